@@ -1,0 +1,117 @@
+# Siliceo.  `make help` lists what there is.
+#
+# Objects and programs go to $(BUILD).  Variables a user may set: BUILD, CC,
+# CFLAGS, SAN=address,undefined or SAN=thread, WERROR=1, DEBUG=1, PREFIX, DESTDIR.
+
+PREFIX  ?= /usr/local
+SAN     ?=
+comma   := ,
+BUILD   ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+V       ?= 0
+Q       := $(if $(filter 0,$(V)),@)
+
+PACKAGES := libzmq libcjson libmicrohttpd libsodium libutf8proc libxxhash inih sqlite3 libcurl libsystemd
+PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
+# msgpack-c's pkg-config name differs: msgpack (Debian 12), msgpack-c (Debian 13, Ubuntu 24.04).
+MSGPACK  := $(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack)
+PKG_LIBS := $(shell pkg-config --libs $(PACKAGES) $(MSGPACK))
+ifeq ($(filter clean help,$(MAKECMDGOALS)),)
+ifeq ($(PKG_LIBS),)
+$(error pkg-config finds not all of: $(PACKAGES) $(MSGPACK); `sh deploy/install.sh --packages` installs them)
+endif
+endif
+
+CFLAGS  ?= -O2 -g
+STD     := -std=c11 -D_GNU_SOURCE -I. -pthread
+WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+           -Wold-style-definition -Wpointer-arith -Wcast-qual -Wwrite-strings -Wvla -Wundef \
+           -Wformat=2 -Wimplicit-fallthrough -Wdouble-promotion -Wswitch-enum -fno-common
+WARN_COMMON := -Wconversion -Wsign-conversion
+# Every a*b+c of the kernels that must not depend on the compiler is written as fmaf.
+NUMERIC := -ffp-contract=off -fno-math-errno
+ALL_CFLAGS = $(STD) $(WARN) $(if $(WERROR),-Werror) $(NUMERIC) $(CFLAGS) $(PKG_CFLAGS) \
+             $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DSILICEO_DEBUG) \
+             $(if $(DEBUG),-DSILICEO_DEBUG) -DSILICEO_BUILD='"$(VERSION)"' -MMD -MP
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS += -pthread $(if $(SAN),-fsanitize=$(SAN))
+LDLIBS  += $(PKG_LIBS) -lm -ldl
+
+TIER_AVX2   := -mavx2 -mfma -mf16c -mbmi2 -O3
+TIER_AVX512 := -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -O3
+
+sources = $(sort $(wildcard $(addsuffix /*.c,$(1))))
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+
+COMMON_SRC      := $(call sources,common)
+KERNELS_SRC     := $(call sources,kernels/cpu)
+WORKER_SRC      := $(filter-out worker/main.c,$(call sources,worker worker/text worker/model worker/memory))
+COORDINATOR_SRC := $(filter-out coordinator/main.c,$(call sources,coordinator))
+TEST_SRC        := $(call sources,tests/unit tests/kernels tests/golden)
+TOOL_SRC        := $(call sources,tests/benchmark tests/fleet)
+FUZZ_SRC        := $(filter tests/fuzz/fuzz_%,$(call sources,tests/fuzz))
+
+LIBS     := $(BUILD)/libcoordinator.a $(BUILD)/libworker.a $(BUILD)/libkernels.a $(BUILD)/libcommon.a
+PROGRAMS := $(BUILD)/siliceo-coordinator $(BUILD)/siliceo-worker $(BUILD)/make_model
+TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter tests/unit/test_% tests/kernels/test_% tests/golden/test_%,$(TEST_SRC)))
+REPLAYS  := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(FUZZ_SRC))
+TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TOOL_SRC))
+
+all: $(PROGRAMS) ## build siliceo-coordinator, siliceo-worker and make_model (the default)
+
+$(BUILD)/obj/common/%.o: common/%.c
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  cc    $<")
+	$(Q)$(CC) $(ALL_CFLAGS) $(WARN_COMMON) -c $< -o $@
+$(BUILD)/obj/%_avx2.o: %_avx2.c
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  cc    $<")
+	$(Q)$(CC) $(ALL_CFLAGS) $(TIER_AVX2) -c $< -o $@
+$(BUILD)/obj/%_avx512.o: %_avx512.c
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  cc    $<")
+	$(Q)$(CC) $(ALL_CFLAGS) $(TIER_AVX512) -c $< -o $@
+$(BUILD)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  cc    $<")
+	$(Q)$(CC) $(ALL_CFLAGS) -c $< -o $@
+
+$(BUILD)/libcommon.a: $(call objects,$(COMMON_SRC))
+$(BUILD)/libkernels.a: $(call objects,$(KERNELS_SRC))
+$(BUILD)/libworker.a: $(call objects,$(WORKER_SRC))
+$(BUILD)/libcoordinator.a: $(call objects,$(COORDINATOR_SRC))
+$(LIBS):
+	@rm -f $@
+	$(if $(Q),@echo "  ar    $@")
+	$(Q)$(AR) rcs $@ $^
+
+LINK = $(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
+$(BUILD)/siliceo-coordinator: $(BUILD)/obj/coordinator/main.o $(BUILD)/libcoordinator.a $(BUILD)/libcommon.a
+	$(if $(Q),@echo "  ld    $@")
+	$(Q)$(LINK)
+$(BUILD)/siliceo-worker: $(BUILD)/obj/worker/main.o $(BUILD)/libworker.a $(BUILD)/libkernels.a $(BUILD)/libcommon.a
+	$(if $(Q),@echo "  ld    $@")
+	$(Q)$(LINK)
+$(BUILD)/make_model: $(BUILD)/obj/tests/benchmark/make_model.o $(BUILD)/libcommon.a
+	$(if $(Q),@echo "  ld    $@")
+	$(Q)$(LINK)
+$(TESTS) $(TOOLS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBS)
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  ld    $@")
+	$(Q)$(LINK) -lcmocka
+# A fuzz target linked with replay.c runs its committed corpus; `make fuzz` links libFuzzer.
+$(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(LIBS)
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  ld    $@")
+	$(Q)$(LINK)
+
+test-programs: $(PROGRAMS) $(TESTS) $(TOOLS) $(REPLAYS) ## build everything that the tests run
+
+clean: ## remove this build folder
+	rm -rf $(BUILD)
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 20
+
+.PHONY: all test-programs clean help
+.SECONDARY:
+.DELETE_ON_ERROR:
+-include $(shell [ -d $(BUILD)/obj ] && find $(BUILD)/obj -name '*.d')

@@ -1,0 +1,96 @@
+/* engine.h - requests in, tokens out: template, tokenizer, scheduler, model, sampler.
+ *
+ * An engine is a loaded model with its running sequences.  It is driven:
+ * engine_step() does one step for everyone who runs and reports through the
+ * sink; it never blocks and starts no thread of its own (the backend's pool
+ * apart).  Everything is called from one thread, which `worker/engine_loop`
+ * owns in a worker process and the subcommands are themselves.
+ *
+ * Nothing is lost silently: each accepted request ends with exactly one
+ * on_done or on_error, also when it is cancelled or the engine closes.
+ */
+#ifndef SILICEO_WORKER_ENGINE_H
+#define SILICEO_WORKER_ENGINE_H
+
+#include "common/error.h"
+#include "common/wire.h"
+#include "worker/model/model.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct engine engine;
+
+typedef struct engine_params {
+    const char *model_path;
+    backend_kind backend;
+    uint32_t n_threads;       /* 0: one a physical core */
+    uint32_t n_context;       /* tokens a sequence may hold; 0: what the model and memory allow */
+    uint32_t n_sequences;     /* running at once */
+    uint32_t chunk_tokens;    /* prefill tokens a step */
+    kv_type kv;
+    activation_type activations;
+    int64_t n_slots;          /* -1: auto */
+    uint32_t inserts_per_layer;
+    uint64_t vram_mib;        /* 0: measured */
+    uint64_t ram_mib;         /* 0: measured */
+    const char *profile;      /* name for the records */
+    bool nfc;                 /* normalise message text; llama.cpp does not */
+    uint64_t seed;            /* for requests without one */
+    void (*on_progress)(void *context, uint32_t permille, const char *what); /* while opening */
+    void *progress_context;
+} engine_params;
+
+/* Where results go.  Messages are borrowed for the call; request and epoch are
+ * those of the submit. */
+typedef struct engine_sink {
+    void *context;
+    void (*on_tokens)(void *context, const wire_tokens *tokens);
+    void (*on_done)(void *context, const wire_done *done);
+    void (*on_error)(void *context, const wire_error *error);
+} engine_sink;
+
+typedef struct engine_stats {
+    uint32_t running;
+    uint32_t waiting;
+    uint32_t free_sequences;
+    uint32_t kv_pages_total;
+    uint32_t kv_pages_free;
+    double hit_rate; /* lately; negative: no cache */
+    double misses_per_token;
+    double prefill_tok_per_s;
+    double decode_tok_per_s;
+    model_stats model; /* since the start */
+    uint64_t ram_used_bytes;
+} engine_stats;
+
+/* Plan the memory, print nothing, load, warm up.  The plan is in engine_plan(). */
+status engine_open(engine **out, const engine_params *params, const engine_sink *sink,
+                   error *err);
+void engine_close(engine *e); /* ends what runs with on_error; accepts NULL */
+
+/* Take a request (a wire_submit: kind, body, deadline, resume).  The message is
+ * copied.  A body that is wrong is answered by on_error, like every later
+ * failure; the status is for a full queue or no memory, and then nothing is called. */
+status engine_submit(engine *e, const wire_submit *submit, error *err);
+/* End it: on_error with http_status 499.  False when it is not known (any more). */
+bool engine_cancel(engine *e, uint64_t request, uint64_t epoch);
+
+/* One step for all that run; *did_work false: nothing to do until the next submit. */
+status engine_step(engine *e, bool *did_work, error *err);
+
+void engine_read_stats(engine *e, engine_stats *out);
+/* Measure prefill and decode for about budget_ms on an empty engine. */
+status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
+                      double *decode_tok_per_s, error *err);
+
+const model_config *engine_model_config(const engine *e);
+const char *engine_file_hash(const engine *e);   /* 32 hex digits */
+const char *engine_numerics_id(const engine *e);
+uint32_t engine_context_tokens(const engine *e);
+uint32_t engine_n_slots(const engine *e);        /* 0: experts are read where they lie */
+const char *engine_plan_text(const engine *e);   /* the memory plan, many lines */
+/* A warning about the file (another chat template, no MTP tensors), or NULL. */
+const char *engine_warning(const engine *e, size_t index);
+
+#endif

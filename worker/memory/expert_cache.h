@@ -1,0 +1,56 @@
+/* expert_cache.h - which experts lie in which slots: Clock-LFU over one arena.
+ *
+ * Pure bookkeeping: no bytes move here.  The backend asks, layer by layer, for
+ * the distinct experts of a step and learns for each its slot or that it is a
+ * miss; it then asks which misses to bring in (never more than the cap a layer
+ * and step), copies the record itself and commits.  Slots that the current layer
+ * uses are pinned until the next expert_cache_layer() and are never victims.
+ *
+ * Clock-LFU: every slot has a saturating counter (0..15); a hit adds one; the
+ * clock hand takes the first unpinned slot with counter 0, halving what it
+ * passes.  One cache for all layers.  Thread: engine.
+ */
+#ifndef SILICEO_WORKER_MEMORY_EXPERT_CACHE_H
+#define SILICEO_WORKER_MEMORY_EXPERT_CACHE_H
+
+#include "common/error.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct expert_cache expert_cache;
+
+enum { EXPERT_MISS = -1 };
+
+typedef struct expert_insert {
+    uint32_t expert; /* of the current layer */
+    int32_t slot;    /* copy the record here, then expert_cache_commit() */
+} expert_insert;
+
+/* n_slots below n_layers * n_experts_used, one token's working set, is refused
+ * with the reason. */
+status expert_cache_new(expert_cache **out, uint32_t n_layers, uint32_t n_experts,
+                        uint32_t n_experts_used, uint32_t n_slots, uint32_t inserts_per_layer,
+                        error *err);
+void expert_cache_free(expert_cache *cache);
+
+/* Look up the n distinct experts of a layer; counts[i] (or NULL) rows use
+ * experts[i].  slots[i] becomes a slot, pinned, or EXPERT_MISS. */
+void expert_cache_layer(expert_cache *cache, uint32_t layer, const int32_t *experts, size_t n,
+                        const uint32_t *counts, int32_t *slots);
+/* After expert_cache_layer: choose misses to bring in and their slots.  Returns
+ * how many of out[] (capacity n) were filled, at most the cap; a chosen slot's
+ * former expert is no longer found. */
+size_t expert_cache_plan_inserts(expert_cache *cache, expert_insert *out, size_t n);
+/* The record of this insert is in its slot now: it is found and pinned. */
+void expert_cache_commit(expert_cache *cache, const expert_insert *insert);
+/* The copy failed: the slot is free again. */
+void expert_cache_abandon(expert_cache *cache, const expert_insert *insert);
+
+/* Slot of an expert, or EXPERT_MISS; changes nothing. */
+int32_t expert_cache_find(const expert_cache *cache, uint32_t layer, uint32_t expert);
+uint32_t expert_cache_n_slots(const expert_cache *cache);
+void expert_cache_counts(const expert_cache *cache, uint64_t *lookups, uint64_t *hits,
+                         uint64_t *inserts);
+
+#endif

@@ -1,0 +1,100 @@
+/* model.h - a loaded model that runs steps: the one forward pass over a backend.
+ *
+ * A model owns the weights' view, the backend and every large buffer (KV pages,
+ * recurrent states, expert slots, workspace), all made in model_open() from
+ * sizes the memory plan fixed.  It knows nothing of requests: a step takes
+ * segments, each the next tokens of one sequence, with the ids of the pages and
+ * of the state that this sequence owns.  Who owns which page is memory/kv_pages.
+ *
+ * Batch invariance: the logits of a row depend on the tokens of its own
+ * sequence alone, bit for bit, not on the other segments.  Prefill pieces that
+ * start at a multiple of MODEL_CHUNK_TOKENS keep bits also when split otherwise.
+ *
+ * Thread: the engine thread alone (the backend has threads of its own inside).
+ */
+#ifndef SILICEO_WORKER_MODEL_MODEL_H
+#define SILICEO_WORKER_MODEL_MODEL_H
+
+#include "common/error.h"
+#include "common/gguf.h"
+#include "worker/model/config.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MODEL_PAGE_TOKENS = 64, MODEL_CHUNK_TOKENS = 64 };
+
+typedef enum backend_kind { BACKEND_CPU, BACKEND_CUDA } backend_kind;
+typedef enum kv_type { KV_F32, KV_F16, KV_Q8, KV_Q4 } kv_type;
+typedef enum activation_type { ACTIVATIONS_INT8, ACTIVATIONS_F32 } activation_type;
+
+typedef struct model_params {
+    backend_kind backend;
+    uint32_t n_threads;
+    kv_type kv;
+    activation_type activations;
+    uint32_t n_pages;      /* KV pages of MODEL_PAGE_TOKENS tokens, all full layers */
+    uint32_t n_states;     /* recurrent states */
+    uint32_t max_rows;     /* tokens of one step, all segments together */
+    uint32_t max_outputs;  /* rows of one step that give logits */
+    uint32_t n_slots;      /* expert slots over all layers; 0: read experts where they lie */
+    uint32_t inserts_per_layer; /* cap of experts brought into slots a layer and step */
+} model_params;
+
+typedef struct model model;
+
+/* The next tokens of one sequence. */
+typedef struct model_segment {
+    uint32_t state;         /* recurrent state this sequence owns */
+    uint32_t position;      /* of tokens[0] in the sequence */
+    const int32_t *tokens;
+    uint32_t n_tokens;
+    const uint32_t *pages;  /* page of positions [64 i, 64 i + 63]; covers position + n_tokens */
+    uint32_t n_outputs;     /* logits wanted for the last n_outputs tokens */
+} model_segment;
+
+typedef struct model_stats {
+    uint64_t expert_lookups; /* distinct experts asked for, a layer and step */
+    uint64_t expert_hits;
+    uint64_t expert_inserts;
+    uint64_t expert_bytes_moved; /* host to slot (on a GPU: over PCIe) */
+    uint64_t tokens;         /* rows run */
+    uint64_t steps;
+    uint64_t launches;       /* kernels launched; 0 on the CPU */
+} model_stats;
+
+/* Look into a step (tests, --dump): called with what a layer gave.  what is
+ * "embed", "layer", "final" (rows of n_embd floats) or "experts" (rows of
+ * n_experts_used ids as float, largest weight first). */
+typedef void (*model_tap)(void *context, const char *what, uint32_t layer, const float *rows,
+                          size_t n_rows, size_t row_length);
+
+/* file must outlive the model.  On failure *out is NULL. */
+status model_open(model **out, const gguf_file *file, const model_params *params, error *err);
+void model_close(model *m); /* accepts NULL */
+
+const model_config *model_configuration(const model *m);
+
+/* Set a state to that of an empty sequence, by assignment. */
+void model_state_clear(model *m, uint32_t state);
+/* Copy a state out of, into or between places; bytes: model_config_state_bytes(). */
+void model_state_save(model *m, uint32_t state, void *bytes);
+void model_state_load(model *m, uint32_t state, const void *bytes);
+void model_state_copy(model *m, uint32_t to, uint32_t from);
+/* The bytes of a KV page (keys then values of every full layer). */
+size_t model_page_bytes(const model *m);
+void model_page_save(model *m, uint32_t page, void *bytes);
+void model_page_load(model *m, uint32_t page, const void *bytes);
+
+/* Run one step.  logits gets [sum of n_outputs][n_vocab], segment by segment; it
+ * may be NULL when no row asks.  After a failure (STATUS_DEVICE) the states and
+ * pages of all segments are undefined. */
+status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
+                  error *err);
+
+void model_set_tap(model *m, model_tap tap, void *context);
+void model_read_stats(const model *m, model_stats *out);
+/* "cpu/int8/f16" and the like: equal ids on equal files give equal bits. */
+void model_numerics_id(const model *m, char *out, size_t cap);
+
+#endif
