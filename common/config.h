@@ -39,8 +39,8 @@ typedef struct config {
     const char *program;
     const config_key *keys;
     size_t n_keys;
-    void *options;   /* the struct that is filled */
-    char **texts;    /* owned strings */
+    void *options; /* the struct that is filled */
+    char **texts;  /* owned strings */
     size_t n_texts;
     unsigned char *source; /* per key: 0 default, 1 file, 2 environment, 3 flag */
 } config;
@@ -62,7 +62,8 @@ status config_read_flags(config *c, int argc, char *const argv[], const char **w
 status config_read(config *c, int argc, char *const argv[], error *err);
 
 /* Set one key as if by a flag.  For profiles and tests. */
-status config_set(config *c, const char *name, const char *value, const char *where, error *err);
+status config_set(config *c, const char *name, const char *value, const char *where,
+                  error *err);
 bool config_is_set(const config *c, const char *name); /* not the default */
 
 /* The keys with defaults and help, for --help. */

@@ -29,15 +29,24 @@ void error_record_errno(error *err, status code, int errnum, const char *format,
 
 const char *status_name(status code) {
     switch (code) {
-    case STATUS_OK: return "ok";
-    case STATUS_BAD_INPUT: return "bad-input";
-    case STATUS_NO_MEMORY: return "no-memory";
-    case STATUS_TIMEOUT: return "timeout";
-    case STATUS_CANCELLED: return "cancelled";
-    case STATUS_IO: return "io";
-    case STATUS_UNAVAILABLE: return "unavailable";
-    case STATUS_DEVICE: return "device";
-    case STATUS_COUNT: break;
+    case STATUS_OK:
+        return "ok";
+    case STATUS_BAD_INPUT:
+        return "bad-input";
+    case STATUS_NO_MEMORY:
+        return "no-memory";
+    case STATUS_TIMEOUT:
+        return "timeout";
+    case STATUS_CANCELLED:
+        return "cancelled";
+    case STATUS_IO:
+        return "io";
+    case STATUS_UNAVAILABLE:
+        return "unavailable";
+    case STATUS_DEVICE:
+        return "device";
+    case STATUS_COUNT:
+        break;
     }
     return "unknown";
 }

@@ -34,16 +34,16 @@ void error_record_errno(error *err, status code, int errnum, const char *format,
     __attribute__((format(printf, 4, 5)));
 
 /* Expressions whose value is the code: failing is one line, and analyzers see a constant. */
-#define error_set(err, code, ...)               (error_record((err), (code), __VA_ARGS__), (code))
-#define error_set_errno(err, code, errnum, ...) (error_record_errno((err), (code), (errnum), __VA_ARGS__), (code))
+#define error_set(err, code, ...) (error_record((err), (code), __VA_ARGS__), (code))
+#define error_set_errno(err, code, errnum, ...)                                                \
+    (error_record_errno((err), (code), (errnum), __VA_ARGS__), (code))
 
 /* Stable lower-case name of a status, such as "bad-input". */
 const char *status_name(status code);
 
 /* Our own broken invariant: print file, line and expression, and abort.  Never
  * for bytes from outside, allocation or I/O. */
-void check_failed(const char *file, int line, const char *expression)
-    __attribute__((noreturn));
+void check_failed(const char *file, int line, const char *expression) __attribute__((noreturn));
 #define CHECK(x) ((x) ? (void)0 : check_failed(__FILE__, __LINE__, #x))
 #ifdef SILICEO_DEBUG
 #define CHECK_HOT(x) CHECK(x)

@@ -26,8 +26,19 @@ typedef struct gguf_string {
 } gguf_string;
 
 typedef enum gguf_kind {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32,
-    GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64
 } gguf_kind;
 
 /* One metadata key.  For an array, kind is GGUF_ARRAY and item_kind and
@@ -44,7 +55,7 @@ typedef struct gguf_tensor {
     gguf_string name;
     uint32_t type_id; /* ggml's id; quant_traits_of() knows whether we can use it */
     uint32_t n_dims;
-    uint64_t ne[4]; /* ggml order: ne[0] is contiguous; missing ones are 1 */
+    uint64_t ne[4];  /* ggml order: ne[0] is contiguous; missing ones are 1 */
     uint64_t offset; /* as written: relative to the data of its shard */
     uint64_t n_bytes;
     uint64_t file_offset; /* absolute, within its shard's file */

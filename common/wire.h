@@ -54,18 +54,32 @@ typedef struct wire_bytes {
 } wire_bytes;
 
 typedef enum wire_kind { /* of a SUBMIT */
-    WIRE_CHAT = 1, WIRE_COMPLETION, WIRE_EMBED, WIRE_RERANK, WIRE_COUNT, WIRE_TOKENIZE
+                         WIRE_CHAT = 1,
+                         WIRE_COMPLETION,
+                         WIRE_EMBED,
+                         WIRE_RERANK,
+                         WIRE_COUNT,
+                         WIRE_TOKENIZE
 } wire_kind;
 
-typedef enum wire_channel { WIRE_CONTENT = 0, WIRE_REASONING = 1, WIRE_TOOL_CALL = 2 } wire_channel;
+typedef enum wire_channel {
+    WIRE_CONTENT = 0,
+    WIRE_REASONING = 1,
+    WIRE_TOOL_CALL = 2
+} wire_channel;
 
 typedef enum wire_finish {
     WIRE_FINISH_NONE = 0, /* the choice goes on */
-    WIRE_FINISH_STOP, WIRE_FINISH_LENGTH, WIRE_FINISH_TOOL_CALLS
+    WIRE_FINISH_STOP,
+    WIRE_FINISH_LENGTH,
+    WIRE_FINISH_TOOL_CALLS
 } wire_finish;
 
 typedef enum wire_worker_state {
-    WIRE_LOADING = 1, WIRE_READY, WIRE_DRAINING, WIRE_FAILED
+    WIRE_LOADING = 1,
+    WIRE_READY,
+    WIRE_DRAINING,
+    WIRE_FAILED
 } wire_worker_state;
 
 enum { WIRE_FLAG_THINKING_CUT = 1, WIRE_FLAG_GRACE = 2 }; /* of TOKENS */
@@ -92,7 +106,7 @@ typedef struct wire_hello {
     uint64_t experts_total; /* over all layers */
     uint64_t threads;
     uint64_t max_sequences;
-    uint64_t credit; /* requests that this coordinator may have in flight here */
+    uint64_t credit;                /* requests that this coordinator may have in flight here */
     double prior_prefill_tok_per_s; /* own measurement at load; 0: not yet */
     double prior_decode_tok_per_s;
     const wire_model *models;
@@ -104,25 +118,25 @@ typedef struct wire_beat {
     uint64_t number;
     uint64_t instance;
     wire_worker_state state;
-    wire_bytes reason;         /* why loading, draining or failed; may be empty */
+    wire_bytes reason; /* why loading, draining or failed; may be empty */
     uint64_t loading_permille;
-    uint64_t engine_age_ms;    /* since the engine loop last came round */
+    uint64_t engine_age_ms; /* since the engine loop last came round */
     uint64_t running;
     uint64_t waiting;
     uint64_t free_sequences;
     uint64_t kv_pages_total;
     uint64_t kv_pages_free;
     uint64_t credit;
-    double hit_rate;           /* of expert look-ups lately, 0..1; negative: no cache */
+    double hit_rate; /* of expert look-ups lately, 0..1; negative: no cache */
     double misses_per_token;
-    double prefill_tok_per_s;  /* lately; 0: nothing to tell */
+    double prefill_tok_per_s; /* lately; 0: nothing to tell */
     double decode_tok_per_s;
-    double temperature_c;      /* negative: unknown */
-    double power_w;            /* negative: unknown */
+    double temperature_c; /* negative: unknown */
+    double power_w;       /* negative: unknown */
     uint64_t vram_used_mib;
     uint64_t vram_total_mib;
     uint64_t ram_used_mib;
-    uint64_t rtt_us;           /* BEAT to ACK, last measured; 0: not yet */
+    uint64_t rtt_us; /* BEAT to ACK, last measured; 0: not yet */
 } wire_beat;
 
 typedef struct wire_tokens {
@@ -135,7 +149,7 @@ typedef struct wire_tokens {
     size_t n_ids;
     wire_bytes text; /* whole UTF-8 characters */
     uint64_t flags;
-    wire_finish finish; /* set in the last TOKENS of a choice */
+    wire_finish finish;  /* set in the last TOKENS of a choice */
     wire_bytes logprobs; /* JSON for the API, or empty */
 } wire_tokens;
 

@@ -24,19 +24,19 @@ typedef struct engine engine;
 typedef struct engine_params {
     const char *model_path;
     backend_kind backend;
-    uint32_t n_threads;       /* 0: one a physical core */
-    uint32_t n_context;       /* tokens a sequence may hold; 0: what the model and memory allow */
-    uint32_t n_sequences;     /* running at once */
-    uint32_t chunk_tokens;    /* prefill tokens a step */
+    uint32_t n_threads;    /* 0: one a physical core */
+    uint32_t n_context;    /* tokens a sequence may hold; 0: what the model and memory allow */
+    uint32_t n_sequences;  /* running at once */
+    uint32_t chunk_tokens; /* prefill tokens a step */
     kv_type kv;
     activation_type activations;
-    int64_t n_slots;          /* -1: auto */
+    int64_t n_slots; /* -1: auto */
     uint32_t inserts_per_layer;
-    uint64_t vram_mib;        /* 0: measured */
-    uint64_t ram_mib;         /* 0: measured */
-    const char *profile;      /* name for the records */
-    bool nfc;                 /* normalise message text; llama.cpp does not */
-    uint64_t seed;            /* for requests without one */
+    uint64_t vram_mib;   /* 0: measured */
+    uint64_t ram_mib;    /* 0: measured */
+    const char *profile; /* name for the records */
+    bool nfc;            /* normalise message text; llama.cpp does not */
+    uint64_t seed;       /* for requests without one */
     void (*on_progress)(void *context, uint32_t permille, const char *what); /* while opening */
     void *progress_context;
 } engine_params;
@@ -85,11 +85,11 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
                       double *decode_tok_per_s, error *err);
 
 const model_config *engine_model_config(const engine *e);
-const char *engine_file_hash(const engine *e);   /* 32 hex digits */
+const char *engine_file_hash(const engine *e); /* 32 hex digits */
 const char *engine_numerics_id(const engine *e);
 uint32_t engine_context_tokens(const engine *e);
-uint32_t engine_n_slots(const engine *e);        /* 0: experts are read where they lie */
-const char *engine_plan_text(const engine *e);   /* the memory plan, many lines */
+uint32_t engine_n_slots(const engine *e);      /* 0: experts are read where they lie */
+const char *engine_plan_text(const engine *e); /* the memory plan, many lines */
 /* A warning about the file (another chat template, no MTP tensors), or NULL. */
 const char *engine_warning(const engine *e, size_t index);
 

@@ -41,6 +41,7 @@ int main(int argc, char *argv[]) {
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     }
     if (argv[1][0] == '-') return command_serve(argc, argv);
-    (void)fprintf(stderr, "siliceo-worker: unknown subcommand '%s'; --help lists them\n", argv[1]);
+    (void)fprintf(stderr, "siliceo-worker: unknown subcommand '%s'; --help lists them\n",
+                  argv[1]);
     return 2;
 }

@@ -38,10 +38,10 @@ typedef struct model_config {
     /* gated delta net */
     uint32_t n_key_heads;
     uint32_t n_value_heads;
-    uint32_t state_dim;  /* Dk = Dv */
+    uint32_t state_dim; /* Dk = Dv */
     uint32_t conv_taps;
-    uint32_t conv_dim;   /* (2 Hk + Hv) * state_dim */
-    uint32_t inner_dim;  /* Hv * state_dim */
+    uint32_t conv_dim;    /* (2 Hk + Hv) * state_dim */
+    uint32_t inner_dim;   /* Hv * state_dim */
     bool v_heads_grouped; /* Ollama files that keep the HF order */
     /* feed forward */
     uint32_t n_ff; /* dense */

@@ -33,11 +33,11 @@ typedef struct model_params {
     uint32_t n_threads;
     kv_type kv;
     activation_type activations;
-    uint32_t n_pages;      /* KV pages of MODEL_PAGE_TOKENS tokens, all full layers */
-    uint32_t n_states;     /* recurrent states */
-    uint32_t max_rows;     /* tokens of one step, all segments together */
-    uint32_t max_outputs;  /* rows of one step that give logits */
-    uint32_t n_slots;      /* expert slots over all layers; 0: read experts where they lie */
+    uint32_t n_pages;     /* KV pages of MODEL_PAGE_TOKENS tokens, all full layers */
+    uint32_t n_states;    /* recurrent states */
+    uint32_t max_rows;    /* tokens of one step, all segments together */
+    uint32_t max_outputs; /* rows of one step that give logits */
+    uint32_t n_slots;     /* expert slots over all layers; 0: read experts where they lie */
     uint32_t inserts_per_layer; /* cap of experts brought into slots a layer and step */
 } model_params;
 
@@ -45,12 +45,12 @@ typedef struct model model;
 
 /* The next tokens of one sequence. */
 typedef struct model_segment {
-    uint32_t state;         /* recurrent state this sequence owns */
-    uint32_t position;      /* of tokens[0] in the sequence */
+    uint32_t state;    /* recurrent state this sequence owns */
+    uint32_t position; /* of tokens[0] in the sequence */
     const int32_t *tokens;
     uint32_t n_tokens;
-    const uint32_t *pages;  /* page of positions [64 i, 64 i + 63]; covers position + n_tokens */
-    uint32_t n_outputs;     /* logits wanted for the last n_outputs tokens */
+    const uint32_t *pages; /* page of positions [64 i, 64 i + 63]; covers position + n_tokens */
+    uint32_t n_outputs;    /* logits wanted for the last n_outputs tokens */
 } model_segment;
 
 typedef struct model_stats {
@@ -58,9 +58,9 @@ typedef struct model_stats {
     uint64_t expert_hits;
     uint64_t expert_inserts;
     uint64_t expert_bytes_moved; /* host to slot (on a GPU: over PCIe) */
-    uint64_t tokens;         /* rows run */
+    uint64_t tokens;             /* rows run */
     uint64_t steps;
-    uint64_t launches;       /* kernels launched; 0 on the CPU */
+    uint64_t launches; /* kernels launched; 0 on the CPU */
 } model_stats;
 
 /* Look into a step (tests, --dump): called with what a layer gave.  what is

@@ -1,0 +1,86 @@
+/* options.h - the settings of siliceo-worker: one table for the keys that every
+ * subcommand that loads a model takes, and the struct they fill.
+ *
+ * A subcommand with keys of its own puts OPTIONS_MODEL_KEYS(struct, member) first
+ * in its table and embeds model_options as that member.  Filled once at start.
+ */
+#ifndef SILICEO_WORKER_OPTIONS_H
+#define SILICEO_WORKER_OPTIONS_H
+
+#include "common/config.h"
+#include "worker/engine.h"
+
+typedef struct model_options {
+    const char *config; /* path of the file, already read */
+    const char *model;
+    const char *backend;
+    const char *profile;
+    const char *slots; /* a count, "25%", "all" or "auto" */
+    const char *kv;
+    const char *activations;
+    int64_t threads;
+    int64_t ctx;
+    int64_t sequences;
+    int64_t chunk;
+    int64_t inserts;
+    int64_t vram_mib;
+    int64_t ram_mib;
+    int64_t seed;
+    bool nfc;
+    const char *log_level;
+    bool help;
+} model_options;
+
+#define OPTIONS_KEY(s, m, key, kind, field, fallback, min, max, choices, help)                 \
+    { key, kind, offsetof(s, m.field), fallback, min, max, choices, help }
+
+#define OPTIONS_MODEL_KEYS(s, m)                                                               \
+    OPTIONS_KEY(s, m, "config", CONFIG_STRING, config, NULL, 0, 0, NULL,                       \
+                "file with any of these keys"),                                                \
+        OPTIONS_KEY(s, m, "model", CONFIG_STRING, model, NULL, 0, 0, NULL,                     \
+                    "GGUF file; of a split model the first shard"),                            \
+        OPTIONS_KEY(s, m, "backend", CONFIG_CHOICE, backend, "auto", 0, 0, "auto|cpu|cuda",    \
+                    "where to compute; auto takes a GPU if there is one"),                     \
+        OPTIONS_KEY(s, m, "profile", CONFIG_STRING, profile, NULL, 0, 0, NULL,                 \
+                    "cache profile: a name in deploy/profiles or a path"),                     \
+        OPTIONS_KEY(s, m, "slots", CONFIG_STRING, slots, "auto", 0, 0, NULL,                   \
+                    "expert slots over all layers: a count, a share as 25%, all or auto"),     \
+        OPTIONS_KEY(s, m, "kv", CONFIG_CHOICE, kv, "f16", 0, 0, "f32|f16|q8",                  \
+                    "type of cached keys and values"),                                         \
+        OPTIONS_KEY(s, m, "activations", CONFIG_CHOICE, activations, "int8", 0, 0, "int8|f32", \
+                    "activations of the matrix products"),                                     \
+        OPTIONS_KEY(s, m, "threads", CONFIG_INT, threads, "0", 0, 1024, NULL,                  \
+                    "CPU threads; 0: one a usable core"),                                      \
+        OPTIONS_KEY(s, m, "ctx", CONFIG_INT, ctx, "0", 0, 1048576, NULL,                       \
+                    "tokens a sequence may hold; 0: the model's, as memory allows"),           \
+        OPTIONS_KEY(s, m, "sequences", CONFIG_INT, sequences, "4", 1, 256, NULL,               \
+                    "sequences that run at once"),                                             \
+        OPTIONS_KEY(s, m, "chunk", CONFIG_INT, chunk, "512", 1, 8192, NULL,                    \
+                    "prompt tokens of one step"),                                              \
+        OPTIONS_KEY(s, m, "inserts", CONFIG_INT, inserts, "4", 1, 65536, NULL,                 \
+                    "experts brought into slots a layer and step at most"),                    \
+        OPTIONS_KEY(s, m, "vram_mib", CONFIG_INT, vram_mib, "0", 0, 4194304, NULL,             \
+                    "VRAM to use, MiB; 0: what is free"),                                      \
+        OPTIONS_KEY(s, m, "ram_mib", CONFIG_INT, ram_mib, "0", 0, 16777216, NULL,              \
+                    "RAM to use, MiB; 0: what is free"),                                       \
+        OPTIONS_KEY(s, m, "seed", CONFIG_INT, seed, "0", 0, 9007199254740991.0, NULL,          \
+                    "seed of requests that bring none; 0: a random one"),                      \
+        OPTIONS_KEY(s, m, "nfc", CONFIG_BOOL, nfc, "false", 0, 0, NULL,                        \
+                    "normalise text to NFC before splitting"),                                 \
+        OPTIONS_KEY(s, m, "log_level", CONFIG_CHOICE, log_level, "info", 0, 0,                 \
+                    "debug|info|warn|error", "lines below it are not written"),                \
+        OPTIONS_KEY(s, m, "help", CONFIG_BOOL, help, "false", 0, 0, NULL, "this list")
+
+/* Read file, environment and flags of a subcommand, apply the profile, set the
+ * log level.  Returns -1 to go on, or the exit code (help printed: 0, an error
+ * printed: 2).  needs_model: --model must be there. */
+int options_read(config *c, const char *program, const config_key *keys, size_t n_keys,
+                 void *options, const model_options *common, bool needs_model, int argc,
+                 char *argv[]);
+
+/* What the engine takes.  n_experts_total (layers x experts, 0 for a dense model)
+ * resolves a share of slots; a bad --slots names the value. */
+status options_engine_params(const model_options *o, uint64_t n_experts_total,
+                             engine_params *out, error *err);
+
+#endif
