@@ -1,0 +1,325 @@
+/* test_expert_cache.c - the bookkeeping never lies, and hits as often as LRU would.
+ *
+ * The replay follows the synthetic trace of the golden routing law: for each
+ * layer a stack of experts, each pick at a depth drawn from the recorded weights
+ * and moved to the front, positions that the token already holds redrawn.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "worker/memory/expert_cache.h"
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t random_next(uint64_t *x) {
+    *x = *x * 6364136223846793005u + 1442695040888963407u;
+    return *x >> 33;
+}
+
+static expert_cache *new_cache(uint32_t n_layers, uint32_t n_experts, uint32_t n_used,
+                               uint32_t n_slots, uint32_t cap) {
+    expert_cache *cache = NULL;
+    error err = {0};
+    status rc = expert_cache_new(&cache, n_layers, n_experts, n_used, n_slots, cap, &err);
+    if (rc != STATUS_OK) fail_msg("%s", err.text);
+    return cache;
+}
+
+/* No slot has two experts, none is out of range, and the counts add up. */
+static void assert_consistent(const expert_cache *cache, uint32_t n_layers,
+                              uint32_t n_experts) {
+    uint32_t n_slots = expert_cache_n_slots(cache);
+    bool *taken = calloc(n_slots, sizeof *taken);
+    assert_non_null(taken);
+    for (uint32_t l = 0; l < n_layers; l++) {
+        for (uint32_t e = 0; e < n_experts; e++) {
+            int32_t at = expert_cache_find(cache, l, e);
+            if (at == EXPERT_MISS) continue;
+            assert_true(at >= 0 && (uint32_t)at < n_slots);
+            assert_false(taken[at]);
+            taken[at] = true;
+        }
+    }
+    free(taken);
+    uint64_t lookups = 0, hits = 0, inserts = 0;
+    expert_cache_counts(cache, &lookups, &hits, &inserts);
+    assert_true(hits + inserts <= lookups);
+}
+
+static void fewer_slots_than_one_token_uses_are_refused_with_the_reason(void **state) {
+    (void)state;
+    expert_cache *cache = NULL;
+    error err = {0};
+    assert_int_equal(expert_cache_new(&cache, 8, 32, 4, 31, 4, &err), STATUS_BAD_INPUT);
+    assert_null(cache);
+    assert_non_null(strstr(err.text, "31"));
+    assert_non_null(strstr(err.text, "32"));
+    assert_int_equal(expert_cache_new(&cache, 8, 32, 4, 257, 4, &err), STATUS_BAD_INPUT);
+    assert_int_equal(expert_cache_new(&cache, 8, 4, 8, 64, 4, &err), STATUS_BAD_INPUT);
+    assert_int_equal(expert_cache_new(&cache, 0, 32, 4, 8, 4, &err), STATUS_BAD_INPUT);
+    assert_int_equal(expert_cache_new(&cache, 8, 32, 4, 32, 4, &err), STATUS_OK);
+    expert_cache_free(cache);
+    expert_cache_free(NULL);
+}
+
+static void a_miss_is_found_only_after_its_commit(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(2, 8, 2, 4, 2);
+    int32_t experts[2] = {3, 5}, slots[2];
+    expert_insert inserts[2];
+    expert_cache_layer(cache, 1, experts, 2, NULL, slots);
+    assert_int_equal(slots[0], EXPERT_MISS);
+    assert_int_equal(slots[1], EXPERT_MISS);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 2), 2);
+    assert_int_equal(expert_cache_find(cache, 1, 3), EXPERT_MISS);
+    expert_cache_commit(cache, &inserts[0]);
+    expert_cache_abandon(cache, &inserts[1]);
+    assert_int_equal(expert_cache_find(cache, 1, 3), inserts[0].slot);
+    assert_int_equal(expert_cache_find(cache, 1, 5), EXPERT_MISS);
+    assert_int_equal(expert_cache_find(cache, 0, 3), EXPERT_MISS);
+    expert_cache_free(cache);
+}
+
+static void the_most_wanted_misses_come_first_and_no_more_than_the_cap(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(1, 8, 2, 8, 2);
+    int32_t experts[4] = {0, 1, 2, 3}, slots[4];
+    uint32_t counts[4] = {1, 9, 2, 9};
+    expert_insert inserts[4];
+    expert_cache_layer(cache, 0, experts, 4, counts, slots);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 4), 2);
+    assert_int_equal(inserts[0].expert, 1);
+    assert_int_equal(inserts[1].expert, 3);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts + 2, 2), 0);
+    expert_cache_commit(cache, &inserts[0]);
+    expert_cache_commit(cache, &inserts[1]);
+    expert_cache_free(cache);
+}
+
+static void a_slot_in_use_by_the_layer_is_never_the_victim(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(1, 8, 2, 2, 8);
+    int32_t first[2] = {0, 1}, slots[4];
+    expert_insert inserts[4];
+    expert_cache_layer(cache, 0, first, 2, NULL, slots);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 4), 2);
+    expert_cache_commit(cache, &inserts[0]);
+    expert_cache_commit(cache, &inserts[1]);
+    int32_t second[4] = {0, 1, 2, 3};
+    expert_cache_layer(cache, 0, second, 4, NULL, slots);
+    assert_true(slots[0] >= 0 && slots[1] >= 0);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 4), 0);
+    int32_t third[2] = {1, 2};
+    expert_cache_layer(cache, 0, third, 2, NULL, slots);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 4), 1);
+    assert_int_equal(inserts[0].slot, expert_cache_find(cache, 0, 1) == 0 ? 1 : 0);
+    assert_int_equal(expert_cache_find(cache, 0, 0), EXPERT_MISS);
+    expert_cache_abandon(cache, &inserts[0]);
+    expert_cache_free(cache);
+}
+
+static void an_expert_often_used_outlives_one_used_once(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(1, 16, 1, 2, 1);
+    int32_t slot = 0;
+    expert_insert insert;
+    for (int i = 0; i < 12; i++) {
+        int32_t often = 7;
+        expert_cache_layer(cache, 0, &often, 1, NULL, &slot);
+        if (expert_cache_plan_inserts(cache, &insert, 1) == 1)
+            expert_cache_commit(cache, &insert);
+    }
+    for (int32_t once = 0; once < 3; once++) {
+        expert_cache_layer(cache, 0, &once, 1, NULL, &slot);
+        assert_int_equal(slot, EXPERT_MISS);
+        assert_int_equal(expert_cache_plan_inserts(cache, &insert, 1), 1);
+        expert_cache_commit(cache, &insert);
+    }
+    assert_true(expert_cache_find(cache, 0, 7) >= 0);
+    expert_cache_free(cache);
+}
+
+static void it_stays_consistent_over_a_long_random_trace(void **state) {
+    (void)state;
+    enum { LAYERS = 5, EXPERTS = 24, USED = 4, STEPS = 6000 };
+    expert_cache *cache = new_cache(LAYERS, EXPERTS, USED, 31, 3);
+    uint64_t random = 99;
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t layer = (uint32_t)step % LAYERS;
+        int32_t experts[EXPERTS], slots[EXPERTS];
+        uint32_t counts[EXPERTS];
+        size_t n = 0;
+        uint64_t density = 1 + random_next(&random) % 6;
+        for (int32_t e = 0; e < EXPERTS; e++) {
+            if (random_next(&random) % 6 >= density) continue;
+            counts[n] = 1 + (uint32_t)(random_next(&random) % 9);
+            experts[n++] = e;
+        }
+        expert_cache_layer(cache, layer, experts, n, counts, slots);
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(slots[i], expert_cache_find(cache, layer, (uint32_t)experts[i]));
+        expert_insert inserts[EXPERTS];
+        size_t n_inserts = expert_cache_plan_inserts(cache, inserts, EXPERTS);
+        assert_true(n_inserts <= 3);
+        for (size_t i = 0; i < n_inserts; i++) {
+            if (random_next(&random) % 10 == 0) {
+                expert_cache_abandon(cache, &inserts[i]);
+            } else {
+                expert_cache_commit(cache, &inserts[i]);
+                assert_int_equal(expert_cache_find(cache, layer, inserts[i].expert),
+                                 inserts[i].slot);
+            }
+        }
+        for (size_t i = 0; i < n; i++) { /* hits were pinned: still where they were */
+            if (slots[i] == EXPERT_MISS) continue;
+            assert_int_equal(slots[i], expert_cache_find(cache, layer, (uint32_t)experts[i]));
+        }
+        assert_consistent(cache, LAYERS, EXPERTS);
+    }
+    expert_cache_free(cache);
+}
+
+/* --- replay of the recorded routing law --- */
+
+enum { E = 256, K = 8, LAYERS = 40, TOKENS = 600 };
+
+typedef struct law {
+    double draw[E]; /* cumulative */
+    double share[64];
+    double hit_rate[64];
+    int n_rates;
+} law;
+
+static char *read_file(const char *path) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    long size = ftell(f);
+    rewind(f);
+    char *text = calloc(1, (size_t)size + 1);
+    assert_non_null(text);
+    assert_int_equal(fread(text, 1, (size_t)size, f), (size_t)size);
+    (void)fclose(f);
+    return text;
+}
+
+static void read_law(law *out) {
+    char *text = read_file("tests/golden/data/routing.json");
+    cJSON *root = cJSON_Parse(text);
+    assert_non_null(root);
+    const cJSON *weight =
+        cJSON_GetObjectItem(cJSON_GetObjectItem(root, "draw_256_top8"), "weight");
+    assert_int_equal(cJSON_GetArraySize(weight), E);
+    double sum = 0;
+    int i = 0;
+    for (const cJSON *w = weight->child; w != NULL; w = w->next)
+        out->draw[i++] = sum += w->valuedouble;
+    const cJSON *rates = cJSON_GetObjectItem(root, "hit_rate");
+    const cJSON *share = cJSON_GetObjectItem(rates, "share");
+    const cJSON *rate = cJSON_GetObjectItem(rates, "law");
+    out->n_rates = cJSON_GetArraySize(share);
+    for (i = 0; i < out->n_rates; i++) {
+        out->share[i] = cJSON_GetArrayItem(share, i)->valuedouble;
+        out->hit_rate[i] = cJSON_GetArrayItem(rate, i)->valuedouble;
+    }
+    cJSON_Delete(root);
+    free(text);
+}
+
+static double law_hit_rate(const law *l, double share) {
+    for (int i = 0; i < l->n_rates; i++) {
+        if (l->share[i] > share - 1e-9 && l->share[i] < share + 1e-9) return l->hit_rate[i];
+    }
+    fail_msg("the law has no share %f", share);
+    return 0;
+}
+
+static int draw_depth(const law *l, int n_in_front, uint64_t *random) {
+    for (;;) {
+        double u = (double)random_next(random) / 2147483648.0 * l->draw[E - 1];
+        int d = 0;
+        while (d < E - 1 && l->draw[d] <= u)
+            d++;
+        if (d >= n_in_front) return d;
+    }
+}
+
+static void next_experts(const law *l, int32_t *stack, int32_t *picks, uint64_t *random) {
+    for (int j = 0; j < K; j++) {
+        int d = draw_depth(l, j, random);
+        int32_t e = stack[d];
+        memmove(stack + 1, stack, (size_t)d * sizeof *stack);
+        stack[0] = picks[j] = e;
+    }
+}
+
+/* One token through all layers; returns how many of its experts were resident. */
+static int run_token(expert_cache *cache, const law *l, int32_t stacks[][E], uint64_t *random) {
+    int n_hits = 0;
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        int32_t picks[K], slots[K];
+        expert_insert inserts[K];
+        next_experts(l, stacks[layer], picks, random);
+        expert_cache_layer(cache, layer, picks, K, NULL, slots);
+        for (int j = 0; j < K; j++)
+            n_hits += slots[j] != EXPERT_MISS;
+        size_t n = expert_cache_plan_inserts(cache, inserts, K);
+        for (size_t i = 0; i < n; i++)
+            expert_cache_commit(cache, &inserts[i]);
+    }
+    return n_hits;
+}
+
+static double replay(const law *l, double share) {
+    static int32_t stacks[LAYERS][E];
+    uint64_t random = 20261129;
+    for (int layer = 0; layer < LAYERS; layer++) {
+        for (int32_t i = 0; i < E; i++) {
+            int32_t j = (int32_t)(random_next(&random) % (uint64_t)(i + 1));
+            stacks[layer][i] = stacks[layer][j];
+            stacks[layer][j] = i;
+        }
+    }
+    uint32_t n_slots = (uint32_t)(share * E + 0.5) * LAYERS;
+    expert_cache *cache = new_cache(LAYERS, E, K, n_slots, K);
+    int64_t n_hits = 0;
+    for (int t = 0; t < 3 * TOKENS; t++) {
+        int hits = run_token(cache, l, stacks, &random);
+        if (t >= TOKENS) n_hits += hits; /* the first third warms it up */
+    }
+    assert_consistent(cache, LAYERS, E);
+    expert_cache_free(cache);
+    return (double)n_hits / (2.0 * TOKENS * LAYERS * K);
+}
+
+static void hits_are_at_most_two_points_below_the_lru_law(void **state) {
+    (void)state;
+    law l;
+    read_law(&l);
+    const double shares[3] = {0.10, 0.27, 0.60};
+    for (int i = 0; i < 3; i++) {
+        double want = law_hit_rate(&l, shares[i]), got = replay(&l, shares[i]);
+        print_message("share %.2f: law %.4f, clock-lfu %.4f\n", shares[i], want, got);
+        assert_true(got >= want - 0.02);
+        assert_true(got <= 1.0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fewer_slots_than_one_token_uses_are_refused_with_the_reason),
+        cmocka_unit_test(a_miss_is_found_only_after_its_commit),
+        cmocka_unit_test(the_most_wanted_misses_come_first_and_no_more_than_the_cap),
+        cmocka_unit_test(a_slot_in_use_by_the_layer_is_never_the_victim),
+        cmocka_unit_test(an_expert_often_used_outlives_one_used_once),
+        cmocka_unit_test(it_stays_consistent_over_a_long_random_trace),
+        cmocka_unit_test(hits_are_at_most_two_points_below_the_lru_law),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+/* expert_cache.c - Clock-LFU with 4-bit counters over one arena of slots.
+ *
+ * The clock is the classic second-chance sweep; the counter that a hit raises and
+ * the hand halves makes it remember frequency and forget it again, which keeps
+ * it level with LRU on real routing traces at a byte a slot and no list to relink.
+ */
+#include "worker/memory/expert_cache.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { COUNTER_MAX = 15, COUNTER_NEW = 1, SWEEPS_TO_ZERO = 5 };
+enum { NOBODY = UINT32_MAX };
+
+typedef enum slot_phase { SLOT_FREE, SLOT_FILLING, SLOT_HELD } slot_phase;
+
+typedef struct slot {
+    uint32_t owner; /* layer * n_experts + expert; NOBODY when free */
+    uint32_t pin;   /* pinned while equal to the cache's epoch */
+    uint8_t counter;
+    uint8_t phase;
+} slot;
+
+typedef struct miss {
+    uint32_t expert;
+    uint32_t count;
+} miss;
+
+struct expert_cache {
+    uint32_t n_layers;
+    uint32_t n_experts;
+    uint32_t n_slots;
+    uint32_t inserts_per_layer;
+    slot *slots;
+    int32_t *slot_of; /* [n_layers * n_experts] */
+    int32_t *free_slots;
+    uint32_t n_free;
+    uint32_t hand;
+    uint32_t layer;
+    uint32_t epoch;
+    uint32_t n_inserted; /* in this layer and step */
+    miss *misses;        /* of the current layer, [n_experts] */
+    size_t n_misses;
+    uint64_t lookups, hits, inserts;
+};
+
+static status check_sizes(uint32_t n_layers, uint32_t n_experts, uint32_t n_experts_used,
+                          uint32_t n_slots, error *err) {
+    uint64_t working_set = (uint64_t)n_layers * n_experts_used;
+    uint64_t n_all = (uint64_t)n_layers * n_experts;
+    if (working_set == 0 || n_experts_used > n_experts || n_all >= INT32_MAX) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "expert cache: %u layers of %u experts, %u used", n_layers, n_experts,
+                         n_experts_used);
+    }
+    if (n_slots < working_set) {
+        return error_set(
+            err, STATUS_BAD_INPUT,
+            "slots: %u is below %llu, the experts that one token uses (%u layers x "
+            "%u): every look-up would miss",
+            n_slots, (unsigned long long)working_set, n_layers, n_experts_used);
+    }
+    if (n_slots > n_all) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "slots: %u is above %llu, all experts there are", n_slots,
+                         (unsigned long long)n_all);
+    }
+    return STATUS_OK;
+}
+
+status expert_cache_new(expert_cache **out, uint32_t n_layers, uint32_t n_experts,
+                        uint32_t n_experts_used, uint32_t n_slots, uint32_t inserts_per_layer,
+                        error *err) {
+    *out = NULL;
+    status rc = check_sizes(n_layers, n_experts, n_experts_used, n_slots, err);
+    if (rc != STATUS_OK) return rc;
+    size_t n_all = (size_t)n_layers * n_experts;
+    expert_cache *c = calloc(1, sizeof *c);
+    if (c == NULL) goto no_memory;
+    c->n_layers = n_layers;
+    c->n_experts = n_experts;
+    c->n_slots = n_slots;
+    c->inserts_per_layer = inserts_per_layer;
+    c->slots = calloc(n_slots, sizeof *c->slots);
+    c->slot_of = malloc(n_all * sizeof *c->slot_of);
+    c->free_slots = malloc(n_slots * sizeof *c->free_slots);
+    c->misses = malloc(n_experts * sizeof *c->misses);
+    if (c->slots == NULL || c->slot_of == NULL || c->free_slots == NULL || c->misses == NULL) {
+        goto no_memory;
+    }
+    for (size_t i = 0; i < n_all; i++)
+        c->slot_of[i] = EXPERT_MISS;
+    /* The stack gives slot 0 first, so that a fresh arena fills from its start. */
+    for (uint32_t i = 0; i < n_slots; i++) {
+        c->slots[i].owner = NOBODY;
+        c->free_slots[i] = (int32_t)(n_slots - 1 - i);
+    }
+    c->n_free = n_slots;
+    *out = c;
+    return STATUS_OK;
+no_memory:
+    expert_cache_free(c);
+    return error_set(err, STATUS_NO_MEMORY, "expert cache: no memory for %u slots", n_slots);
+}
+
+void expert_cache_free(expert_cache *cache) {
+    if (cache == NULL) return;
+    free(cache->misses);
+    free(cache->free_slots);
+    free(cache->slot_of);
+    free(cache->slots);
+    free(cache);
+}
+
+static void begin_layer(expert_cache *c, uint32_t layer) {
+    c->layer = layer;
+    c->n_misses = 0;
+    c->n_inserted = 0;
+    c->epoch++;
+    if (c->epoch == 0) { /* wrapped: old pins would look new */
+        for (uint32_t i = 0; i < c->n_slots; i++)
+            c->slots[i].pin = 0;
+        c->epoch = 1;
+    }
+}
+
+void expert_cache_layer(expert_cache *c, uint32_t layer, const int32_t *experts, size_t n,
+                        const uint32_t *counts, int32_t *slots) {
+    CHECK_HOT(layer < c->n_layers && n <= c->n_experts);
+    begin_layer(c, layer);
+    const int32_t *slot_of = c->slot_of + (size_t)layer * c->n_experts;
+    for (size_t i = 0; i < n; i++) {
+        CHECK_HOT(experts[i] >= 0 && (uint32_t)experts[i] < c->n_experts);
+        int32_t at = slot_of[experts[i]];
+        slots[i] = at;
+        if (at == EXPERT_MISS) {
+            uint32_t count = counts != NULL ? counts[i] : 1;
+            c->misses[c->n_misses++] = (miss){(uint32_t)experts[i], count};
+            continue;
+        }
+        slot *s = &c->slots[at];
+        s->pin = c->epoch;
+        if (s->counter < COUNTER_MAX) s->counter++;
+        c->hits++;
+    }
+    c->lookups += n;
+}
+
+/* The next victim, or EXPERT_MISS when everything is pinned or being filled. */
+static int32_t sweep(expert_cache *c) {
+    uint64_t limit = (uint64_t)c->n_slots * SWEEPS_TO_ZERO;
+    for (uint64_t i = 0; i < limit; i++) {
+        uint32_t at = c->hand;
+        c->hand = at + 1 == c->n_slots ? 0 : at + 1;
+        slot *s = &c->slots[at];
+        if (s->phase != SLOT_HELD || s->pin == c->epoch) continue;
+        if (s->counter == 0) return (int32_t)at;
+        s->counter /= 2;
+    }
+    return EXPERT_MISS;
+}
+
+static int32_t take_slot(expert_cache *c) {
+    if (c->n_free > 0) return c->free_slots[--c->n_free];
+    int32_t at = sweep(c);
+    if (at != EXPERT_MISS) c->slot_of[c->slots[at].owner] = EXPERT_MISS;
+    return at;
+}
+
+/* The miss that the most rows want; among equals the first asked for. */
+static miss *best_miss(expert_cache *c) {
+    miss *best = NULL;
+    for (size_t i = 0; i < c->n_misses; i++) {
+        miss *m = &c->misses[i];
+        if (m->count > 0 && (best == NULL || m->count > best->count)) best = m;
+    }
+    return best;
+}
+
+size_t expert_cache_plan_inserts(expert_cache *c, expert_insert *out, size_t n) {
+    size_t n_out = 0;
+    while (n_out < n && c->n_inserted < c->inserts_per_layer) {
+        miss *m = best_miss(c);
+        if (m == NULL) break;
+        int32_t at = take_slot(c);
+        if (at == EXPERT_MISS) break;
+        c->slots[at] = (slot){.owner = c->layer * c->n_experts + m->expert,
+                              .pin = c->epoch,
+                              .counter = COUNTER_NEW,
+                              .phase = SLOT_FILLING};
+        out[n_out++] = (expert_insert){m->expert, at};
+        m->count = 0; /* chosen */
+        c->n_inserted++;
+    }
+    return n_out;
+}
+
+void expert_cache_commit(expert_cache *c, const expert_insert *insert) {
+    slot *s = &c->slots[insert->slot];
+    CHECK(s->phase == SLOT_FILLING);
+    s->phase = SLOT_HELD;
+    c->slot_of[s->owner] = insert->slot;
+    c->inserts++;
+}
+
+void expert_cache_abandon(expert_cache *c, const expert_insert *insert) {
+    slot *s = &c->slots[insert->slot];
+    CHECK(s->phase == SLOT_FILLING);
+    *s = (slot){.owner = NOBODY, .phase = SLOT_FREE};
+    c->free_slots[c->n_free++] = insert->slot;
+}
+
+int32_t expert_cache_find(const expert_cache *c, uint32_t layer, uint32_t expert) {
+    return c->slot_of[(size_t)layer * c->n_experts + expert];
+}
+
+uint32_t expert_cache_n_slots(const expert_cache *c) {
+    return c->n_slots;
+}
+
+void expert_cache_counts(const expert_cache *c, uint64_t *lookups, uint64_t *hits,
+                         uint64_t *inserts) {
+    *lookups = c->lookups;
+    *hits = c->hits;
+    *inserts = c->inserts;
+}
