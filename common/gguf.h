@@ -2,7 +2,9 @@
  *
  * The files are mapped once, MAP_PRIVATE, and nothing is copied: names, strings
  * and tensor data point into the mapping and live until gguf_close().  After
- * gguf_open() nothing changes, so any thread may read without a lock.
+ * gguf_open() nothing changes, so any thread may read without a lock.  The
+ * files must not shrink while they are open: reading a mapped page that the
+ * file no longer has is a SIGBUS, which nothing here catches.
  *
  * Every count, length and offset is checked against the file before it is
  * believed (the list is in gguf.c); a file that lies is STATUS_BAD_INPUT with
@@ -95,8 +97,15 @@ bool gguf_read_f64(const gguf_key *key, double *out);
 bool gguf_read_bool(const gguf_key *key, bool *out);
 bool gguf_read_string(const gguf_key *key, gguf_string *out);
 
-/* Items of an array key.  Fixed-size items are direct; strings need a walk, so
- * read them in order with a cursor that starts as {0}. */
+/* "u32", "string" and the like. */
+const char *gguf_kind_name(gguf_kind kind);
+/* Name and block size of a tensor type, also of those that this build cannot
+ * compute with; name is NULL only for an id that gguf_open() refuses. */
+const quant_traits *gguf_type_traits(uint32_t type_id);
+
+/* Items of an array key.  Fixed-size items are direct (a bool reads as the
+ * integer 0 or 1); strings need a walk, so read them in order with a cursor that
+ * starts as {0}. */
 bool gguf_item_i64(const gguf_key *key, uint64_t index, int64_t *out);
 bool gguf_item_f64(const gguf_key *key, uint64_t index, double *out);
 typedef struct gguf_cursor {
