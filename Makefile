@@ -104,6 +104,34 @@ $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/test
 	$(if $(Q),@echo "  ld    $@")
 	$(Q)$(LINK)
 
+# Programs first, then scripts; what a sanitizer build runs leaves out what needs no C of ours.
+TEST_NAMES    := $(patsubst $(BUILD)/tests/%,%,$(TESTS) $(REPLAYS))
+TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/fleet/test_*.sh tests/fleet/test_*.mjs tests/clients/test_*.mjs)))
+THREAD_TESTS  := $(filter unit/test_ring unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_engine_loop,$(TEST_NAMES))
+SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+           TSAN_OPTIONS=suppressions=tests/tsan.supp:halt_on_error=1
+
+test: test-programs $(if $(SAN),,tests/clients/node_modules) ## run all tests; SAN=address,undefined or SAN=thread in a build of its own
+	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(TEST_NAMES) $(TEST_SCRIPTS)
+test-threads: test-programs ## only what has threads, for SAN=thread
+	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(THREAD_TESTS)
+check: ## static checks: format, -Werror with gcc and clang, clang-tidy, cppcheck, scan-build, layers
+	@sh tests/check.sh $(BUILD)
+tests/clients/node_modules: tests/clients/package.json
+	$(if $(Q),@echo "  npm   tests/clients")
+	$(Q)cd tests/clients && npm ci --no-audit --no-fund --loglevel=error && touch node_modules
+
+fuzz: ## FUZZ=wire SECONDS=60: run one libFuzzer target on its corpus (needs clang)
+	$(MAKE) CC=clang SAN=address,undefined,fuzzer-no-link BUILD=build-fuzz build-fuzz/obj/tests/fuzz/fuzz_$(FUZZ).o $(LIBS:$(BUILD)/%=build-fuzz/%)
+	clang -fsanitize=address,undefined,fuzzer -o build-fuzz/fuzz_$(FUZZ) build-fuzz/obj/tests/fuzz/fuzz_$(FUZZ).o $(LIBS:$(BUILD)/%=build-fuzz/%) $(LDLIBS)
+	mkdir -p build-fuzz/corpus/$(FUZZ)
+	build-fuzz/fuzz_$(FUZZ) -max_total_time=$(or $(SECONDS),60) -max_len=$(or $(MAX_LEN),65536) build-fuzz/corpus/$(FUZZ) tests/fuzz/corpus/$(FUZZ)
+
+install: all ## copy programs and profiles below $(DESTDIR)$(PREFIX)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/siliceo/profiles
+	install -m 755 $(BUILD)/siliceo-coordinator $(BUILD)/siliceo-worker $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 deploy/profiles/*.conf $(DESTDIR)$(PREFIX)/share/siliceo/profiles/
+
 test-programs: $(PROGRAMS) $(TESTS) $(TOOLS) $(REPLAYS) ## build everything that the tests run
 
 clean: ## remove this build folder
@@ -111,7 +139,7 @@ clean: ## remove this build folder
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 20
 
-.PHONY: all test-programs clean help
+.PHONY: all test test-threads check fuzz install test-programs clean help
 .SECONDARY:
 .DELETE_ON_ERROR:
 -include $(shell [ -d $(BUILD)/obj ] && find $(BUILD)/obj -name '*.d')

@@ -1,0 +1,67 @@
+# packages.sh - which Debian or Ubuntu packages Siliceo needs, and their installation.
+#
+# Sourced by demo.sh, test.sh and install.sh:
+#     ensure_packages build         what compiling and running needs
+#     ensure_packages build test    and what the tests and static checks need
+# Installs what is missing with apt-get, through sudo when not root.  Where that
+# cannot be done it says so in one line with the list and returns 1.
+
+# Names differ between releases: take the first of the alternatives that apt knows.
+build_packages='gcc make pkg-config libc6-dev libzmq3-dev libmsgpack-c-dev|libmsgpack-dev libcjson-dev
+libmicrohttpd-dev libsodium-dev libutf8proc-dev libxxhash-dev libinih-dev libsqlite3-dev
+libcurl4-openssl-dev libsystemd-dev curl jq'
+test_packages='libcmocka-dev clang clang-format clang-tidy clang-tools cppcheck
+libclang-rt-14-dev|libclang-rt-19-dev|libclang-rt-18-dev nodejs npm git'
+
+is_installed() {
+    dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed
+}
+
+# missing WORD...: of each alternative list a|b nothing when one is installed, else the
+# first that apt can install.
+missing() {
+    for word in "$@"; do
+        found= candidate=
+        for name in $(echo "$word" | tr '|' ' '); do
+            if is_installed "$name"; then found=$name; break; fi
+            if [ -z "$candidate" ] && apt-cache show "$name" >/dev/null 2>&1; then candidate=$name; fi
+        done
+        # node and npm may be there without being Debian's packages.
+        case $word in nodejs) command -v node >/dev/null && found=node ;; npm) command -v npm >/dev/null && found=npm ;; esac
+        [ -n "$found" ] || echo "${candidate:-${word%%|*}}"
+    done
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+ensure_packages() {
+    wanted=
+    for set_name in "$@"; do
+        case $set_name in build) wanted="$wanted $build_packages" ;; test) wanted="$wanted $test_packages" ;; esac
+    done
+    command -v dpkg-query >/dev/null 2>&1 || {
+        echo "siliceo: this is no Debian or Ubuntu; install what matches:" $wanted >&2
+        return 0 # the build says what is really missing
+    }
+    needed=$(missing $wanted)
+    [ -n "$needed" ] || return 0
+    if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
+        echo "siliceo: cannot install packages without root or sudo; please run: apt-get install" $needed >&2
+        return 1
+    fi
+    echo "siliceo: installing" $needed
+    log=$(mktemp)
+    # The lists may be empty or old: names are looked up again after the update.
+    if as_root apt-get -o DPkg::Lock::Timeout=300 update >"$log" 2>&1 &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 \
+            install -y --no-install-recommends $(missing $wanted) >>"$log" 2>&1; then
+        rm -f "$log"
+        return 0
+    fi
+    tail -n 5 "$log" >&2
+    rm -f "$log"
+    echo "siliceo: apt-get failed; please install:" $needed >&2
+    return 1
+}

@@ -1,0 +1,54 @@
+#!/bin/sh
+# run.sh - runs test programs and scripts, one line each, and counts what passed.
+#
+#     sh tests/run.sh BUILD NAME...
+#
+# NAME is a program in BUILD/tests (unit/test_wire), a fuzz target whose corpus is
+# replayed (fuzz/fuzz_wire) or a script in tests (fleet/test_x.sh, clients/test_x.mjs).
+# Logs go to BUILD/test-logs; those of failed ones are shown.  The last line is
+# 'N passed, N failed'; the exit code is 1 when anything failed.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+build=$1
+shift
+logs=$build/test-logs
+mkdir -p "$logs"
+export SILICEO_BUILD=$build
+passed=0 failed=0 limit=${SILICEO_TEST_LIMIT_S:-900}
+
+# cmocka and our own scripts tell how many tests ran; anything else counts as one.
+count() { # LOG RC: sets p and f
+    p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$1" | tail -n 1)
+    f=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test.*/\1/p' "$1" | tail -n 1)
+    if [ -z "$p" ]; then
+        line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$1" | tail -n 1)
+        p=$(echo "$line" | sed -n 's/^\([0-9]*\) passed.*/\1/p')
+        f=$(echo "$line" | sed -n 's/.* \([0-9]*\) failed.*/\1/p')
+    fi
+    p=${p:-0} f=${f:-0}
+    if [ "$2" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
+    if [ "$2" -eq 0 ] && [ "$p" -eq 0 ] && [ "$f" -eq 0 ]; then p=1; fi
+}
+
+for name in "$@"; do
+    log=$logs/$(echo "$name" | tr '/' '-').log
+    start=$(date +%s%N)
+    case $name in
+        *.sh) timeout "$limit" sh "tests/$name" >"$log" 2>&1 ;;
+        *.mjs) timeout "$limit" node "tests/$name" >"$log" 2>&1 ;;
+        fuzz/*) timeout "$limit" "$build/tests/$name" "tests/fuzz/corpus/${name#fuzz/fuzz_}" >"$log" 2>&1 ;;
+        *) timeout "$limit" "$build/tests/$name" >"$log" 2>&1 ;;
+    esac
+    rc=$?
+    count "$log" "$rc"
+    passed=$((passed + p)) failed=$((failed + f))
+    ms=$((($(date +%s%N) - start) / 1000000))
+    if [ "$rc" -eq 0 ]; then
+        printf 'ok      %-44s %4d passed  %6d.%03d s\n' "$name" "$p" $((ms / 1000)) $((ms % 1000))
+    else
+        printf 'FAILED  %-44s %4d passed, %d failed, exit %d; %s\n' "$name" "$p" "$f" "$rc" "$log"
+        grep -vE '^\[ RUN|^\[       OK' "$log" | tail -n 25 | sed 's/^/        | /'
+    fi
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
