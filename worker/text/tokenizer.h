@@ -1,0 +1,77 @@
+/* tokenizer.h - byte-level BPE of a GGUF: text to token ids and back.
+ *
+ * Everything needed is copied out of the file at open; afterwards nothing
+ * changes, so any thread may encode and decode without a lock.  Text is bytes:
+ * invalid UTF-8 is encoded byte by byte and comes back as it was.
+ *
+ * Encoding is O(n log n) for any input and does not recurse.
+ * Source: spec of the tokenizer (added tokens, pre-tokenizer, byte map, BPE).
+ */
+#ifndef SILICEO_WORKER_TEXT_TOKENIZER_H
+#define SILICEO_WORKER_TEXT_TOKENIZER_H
+
+#include "common/error.h"
+#include "common/gguf.h"
+#include "worker/text/prompt.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tokenizer tokenizer;
+
+/* Which added tokens are found in a text; elsewhere their text is ordinary bytes. */
+typedef enum tokenizer_added {
+    TOKENIZER_ADDED_NONE,         /* untrusted text */
+    TOKENIZER_ADDED_USER_DEFINED, /* <think>, <tool_call> and the like */
+    TOKENIZER_ADDED_ALL           /* control tokens such as <|im_end|> as well */
+} tokenizer_added;
+
+typedef enum token_kind {
+    TOKEN_NORMAL,       /* bytes of text */
+    TOKEN_CONTROL,      /* <|im_start|> ...: usually hidden from the user */
+    TOKEN_USER_DEFINED, /* <think> ...: visible unless a parser takes it */
+    TOKEN_UNUSED        /* padding of the table: never produced, never matched */
+} token_kind;
+
+/* A growable list of ids; starts as {0}. */
+typedef struct token_list {
+    int32_t *ids;
+    size_t length;
+    size_t capacity;
+} token_list;
+void token_list_release(token_list *list);
+status token_list_add(token_list *list, int32_t id, error *err);
+
+/* Read the tokenizer.ggml.* keys.  Refuses by name another model than gpt2 and
+ * another pre-tokenizer than qwen35 and qwen2.  nfc: encode texts in Unicode
+ * normal form C, as the reference tokenizer does and llama.cpp does not. */
+status tokenizer_open(tokenizer **out, const gguf_file *file, bool nfc, error *err);
+void tokenizer_close(tokenizer *t); /* accepts NULL and a half-built one */
+
+/* Append the ids of text. */
+status tokenizer_encode(const tokenizer *t, const char *text, size_t length,
+                        tokenizer_added added, token_list *out, error *err);
+
+/* Append the ids of a rendered prompt: all added tokens are found in its literal
+ * parts, those of `content` in the parts that came from outside; none across a
+ * border.  prompt->bounds[i].n_tokens becomes the number of ids before bound i,
+ * counted from the start of this prompt. */
+status tokenizer_encode_prompt(const tokenizer *t, prompt *p, tokenizer_added content,
+                               token_list *out, error *err);
+
+/* Bytes of one token: raw bytes of a normal one (perhaps a part of a character),
+ * the literal text of the others.  Borrowed.  An id outside the table has none. */
+const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *length);
+token_kind tokenizer_kind(const tokenizer *t, int32_t id); /* outside the table: TOKEN_UNUSED */
+
+/* The control or user-defined token of exactly this text, or -1. */
+int32_t tokenizer_find(const tokenizer *t, const char *text);
+
+size_t tokenizer_n_tokens(const tokenizer *t);
+/* Does this id end the generation: <|im_end|>, <|endoftext|>, the fim_pad,
+ * repo_name and file_sep tokens, and the file's own eos. */
+bool tokenizer_is_end(const tokenizer *t, int32_t id);
+/* Ids that sampling must never choose, ascending: unused ones and [PADn]. */
+const int32_t *tokenizer_masked(const tokenizer *t, size_t *n);
+
+#endif
