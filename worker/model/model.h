@@ -17,15 +17,15 @@
 
 #include "common/error.h"
 #include "common/gguf.h"
+#include "kernels/kv_layout.h"
 #include "worker/model/config.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MODEL_PAGE_TOKENS = 64, MODEL_CHUNK_TOKENS = 64 };
+enum { MODEL_PAGE_TOKENS = KV_PAGE_TOKENS, MODEL_CHUNK_TOKENS = 64 };
 
 typedef enum backend_kind { BACKEND_CPU, BACKEND_CUDA } backend_kind;
-typedef enum kv_type { KV_F32, KV_F16, KV_Q8, KV_Q4 } kv_type;
 typedef enum activation_type { ACTIVATIONS_INT8, ACTIVATIONS_F32 } activation_type;
 
 typedef struct model_params {
