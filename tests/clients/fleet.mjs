@@ -1,0 +1,99 @@
+// fleet.mjs - starts a real coordinator and real workers on free loopback ports for a test,
+// and stops them by their own ids.  Also a tiny test runner that counts.
+import { spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+
+export const root = new URL('../..', import.meta.url).pathname;
+const build = process.env.SILICEO_BUILD ?? 'build';
+process.chdir(root);
+
+export function program(name) {
+    return `${build}/${name}`;
+}
+
+// Starts a program and waits for the stdout line that `ready` matches.
+export function start(name, args, ready, { limitMs = 120000, env = {} } = {}) {
+    return new Promise((resolve, reject) => {
+        const child = spawn(program(name), args, { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } });
+        const running = { child, log: '', name, exited: new Promise((done) => child.on('exit', (code, signal) => done({ code, signal }))) };
+        const timer = setTimeout(() => { child.kill('SIGKILL'); reject(new Error(`${name}: not ready in ${limitMs} ms\n${running.log}`)); }, limitMs);
+        child.stderr.on('data', (data) => { running.log += data; });
+        running.exited.then(({ code, signal }) => { clearTimeout(timer); reject(new Error(`${name} ended (${code ?? signal}) before it was ready\n${running.log}`)); });
+        createInterface({ input: child.stdout }).on('line', (line) => {
+            const match = ready.exec(line);
+            if (match) { clearTimeout(timer); running.ready = match; resolve(running); }
+        });
+    });
+}
+
+export async function stop(running, signal = 'SIGTERM', limitMs = 20000) {
+    running.child.kill(signal);
+    const timer = setTimeout(() => running.child.kill('SIGKILL'), limitMs);
+    const result = await running.exited;
+    clearTimeout(timer);
+    return result;
+}
+
+export async function startCoordinator(args = []) {
+    const c = await start('siliceo-coordinator', ['serve', '--http', '127.0.0.1:0', '--mesh', 'tcp://127.0.0.1:0', ...args],
+        /^ready http=(\S+) mesh=(\S+)/);
+    return { ...c, url: `http://${c.ready[1]}`, mesh: c.ready[2] };
+}
+
+export function startWorker(mesh, name, args = [], model = 'deploy/models/demo.gguf') {
+    return start('siliceo-worker', ['serve', '--coordinator', mesh, '--name', name, '--model', model, '--backend', 'cpu', '--threads', '1', ...args],
+        /^ready name=(\S+) model=(.+)$/);
+}
+
+// Polls until `probe` gives something true; never a fixed sleep that a slow machine outlasts.
+export async function until(probe, what, limitMs = 60000) {
+    const end = Date.now() + limitMs;
+    for (;;) {
+        const value = await probe();
+        if (value) return value;
+        if (Date.now() > end) throw new Error(`${what}: not within ${limitMs} ms`);
+        await new Promise((next) => setTimeout(next, 20));
+    }
+}
+
+// A coordinator and workers, all ready.  workers: [[name, args...], ...]
+export async function startFleet(workers = [['amber'], ['basalt', '--profile', 'quarter']], coordinatorArgs = []) {
+    const coordinator = await startCoordinator(coordinatorArgs);
+    const all = await Promise.all(workers.map(([name, ...args]) => startWorker(coordinator.mesh, name, args)));
+    await until(async () => {
+        const status = await (await fetch(coordinator.url + '/status')).json();
+        return status.nodes.filter((n) => n.state === 'ready').length === workers.length;
+    }, 'all nodes ready');
+    return {
+        coordinator, workers: all, url: coordinator.url,
+        async stop() {
+            for (const worker of all) await stop(worker);
+            await stop(coordinator);
+        },
+    };
+}
+
+export function temporaryFolder() {
+    const folder = mkdtempSync(tmpdir() + '/siliceo-test-');
+    process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+    return folder;
+}
+
+// test('a sentence', async () => { ... }) in order; finish() prints the count and exits.
+let passed = 0, failed = 0;
+export async function test(sentence, body) {
+    try {
+        await body();
+        passed++;
+        console.log(`ok      ${sentence}`);
+    } catch (e) {
+        failed++;
+        console.log(`FAILED  ${sentence}\n        ${String(e?.stack ?? e).replaceAll('\n', '\n        ')}`);
+    }
+}
+export function finish() {
+    console.log(`${passed} passed, ${failed} failed`);
+    process.exit(failed > 0 ? 1 : 0);
+}
