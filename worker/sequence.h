@@ -1,0 +1,51 @@
+/* sequence.h - one timeline: the tokens of a choice and what the model holds of them.
+ *
+ * tokens[0 .. n_run) are in the KV pages and the recurrent state; the rest waits to be
+ * run.  The first n_prompt tokens run in pieces; those after it run one a step, also when
+ * they run again after a preemption or a resume, because a token run alone and a token
+ * run in a piece need not give the same bits.
+ *
+ * Made with all its memory for cap_tokens, so that growing never allocates.  Pages and
+ * state are given and taken by the scheduler.  Thread: engine.
+ */
+#ifndef SILICEO_WORKER_SEQUENCE_H
+#define SILICEO_WORKER_SEQUENCE_H
+
+#include "common/error.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum sequence_phase {
+    SEQUENCE_IDLE, /* the scheduler does not know it (any more) */
+    SEQUENCE_WAITING,
+    SEQUENCE_RUNNING
+} sequence_phase;
+
+typedef struct sequence {
+    void *owner; /* of whoever submitted it */
+    uint32_t choice;
+    int32_t *tokens;
+    uint32_t n_tokens;
+    uint32_t cap_tokens;
+    uint32_t n_prompt;
+    uint32_t n_run;
+    uint32_t priority; /* 0 interactive, 1 background */
+    /* the scheduler's */
+    sequence_phase phase;
+    uint64_t arrival;
+    uint32_t state;
+    uint32_t *pages;
+    uint32_t n_pages;
+    struct sequence *next;
+    uint32_t n_preempted;
+} sequence;
+
+/* Copy the prompt; the sequence may grow to cap_tokens (>= n_prompt > 0). */
+status sequence_init(sequence *s, const int32_t *prompt, uint32_t n_prompt, uint32_t cap_tokens,
+                     error *err);
+void sequence_release(sequence *s); /* must be idle; accepts a zeroed one */
+
+/* False when it is full. */
+bool sequence_append(sequence *s, int32_t id);
+
+#endif
