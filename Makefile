@@ -47,7 +47,8 @@ KERNELS_SRC     := $(call sources,kernels/cpu)
 WORKER_SRC      := $(filter-out worker/main.c,$(call sources,worker worker/text worker/model worker/memory))
 COORDINATOR_SRC := $(filter-out coordinator/main.c,$(call sources,coordinator))
 TEST_SRC        := $(call sources,tests/unit tests/kernels tests/golden)
-TOOL_SRC        := $(call sources,tests/benchmark tests/fleet)
+MAKE_MODEL_SRC  := $(sort $(wildcard tests/benchmark/make_model*.c))
+TOOL_SRC        := $(filter-out $(MAKE_MODEL_SRC),$(call sources,tests/benchmark tests/fleet))
 FUZZ_SRC        := $(filter tests/fuzz/fuzz_%,$(call sources,tests/fuzz))
 
 LIBS     := $(BUILD)/libcoordinator.a $(BUILD)/libworker.a $(BUILD)/libkernels.a $(BUILD)/libcommon.a
@@ -91,7 +92,7 @@ $(BUILD)/siliceo-coordinator: $(BUILD)/obj/coordinator/main.o $(BUILD)/libcoordi
 $(BUILD)/siliceo-worker: $(BUILD)/obj/worker/main.o $(BUILD)/libworker.a $(BUILD)/libkernels.a $(BUILD)/libcommon.a
 	$(if $(Q),@echo "  ld    $@")
 	$(Q)$(LINK)
-$(BUILD)/make_model: $(BUILD)/obj/tests/benchmark/make_model.o $(BUILD)/libcommon.a
+$(BUILD)/make_model: $(call objects,$(MAKE_MODEL_SRC)) $(BUILD)/libcommon.a
 	$(if $(Q),@echo "  ld    $@")
 	$(Q)$(LINK)
 $(TESTS) $(TOOLS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBS)
