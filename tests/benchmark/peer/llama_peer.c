@@ -60,7 +60,8 @@ static int measure(struct llama_context *ctx, int n_vocab, int n_prompt, int n_d
 
 int main(int argc, char *argv[]) {
     if (argc != 7) {
-        (void)fprintf(stderr, "usage: llama_peer LIBRARIES MODEL PROMPT DECODE THREADS REPEATS\n");
+        (void)fprintf(stderr,
+                      "usage: llama_peer LIBRARIES MODEL PROMPT DECODE THREADS REPEATS\n");
         return 2;
     }
     int n_prompt = atoi(argv[3]), n_decode = atoi(argv[4]), threads = atoi(argv[5]);
