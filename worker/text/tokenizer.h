@@ -13,6 +13,8 @@
 #include "common/error.h"
 #include "common/gguf.h"
 #include "worker/text/prompt.h"
+#include "worker/text/token_list.h"
+#include "worker/text/vocabulary.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,22 +27,6 @@ typedef enum tokenizer_added {
     TOKENIZER_ADDED_USER_DEFINED, /* <think>, <tool_call> and the like */
     TOKENIZER_ADDED_ALL           /* control tokens such as <|im_end|> as well */
 } tokenizer_added;
-
-typedef enum token_kind {
-    TOKEN_NORMAL,       /* bytes of text */
-    TOKEN_CONTROL,      /* <|im_start|> ...: usually hidden from the user */
-    TOKEN_USER_DEFINED, /* <think> ...: visible unless a parser takes it */
-    TOKEN_UNUSED        /* padding of the table: never produced, never matched */
-} token_kind;
-
-/* A growable list of ids; starts as {0}. */
-typedef struct token_list {
-    int32_t *ids;
-    size_t length;
-    size_t capacity;
-} token_list;
-void token_list_release(token_list *list);
-status token_list_add(token_list *list, int32_t id, error *err);
 
 /* Read the tokenizer.ggml.* keys.  Refuses by name another model than gpt2 and
  * another pre-tokenizer than qwen35 and qwen2.  nfc: encode texts in Unicode
