@@ -17,6 +17,7 @@
 
 #include "common/error.h"
 #include "common/gguf.h"
+#include "kernels/kv_layout.h" /* kv_type */
 #include "kernels/kv_layout.h"
 #include "worker/model/config.h"
 #include <stdbool.h>

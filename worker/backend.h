@@ -1,0 +1,139 @@
+/* backend.h - what a compute device must do for the forward pass: a table of functions.
+ *
+ * The forward pass (model/forward.c) is one file for all devices.  It names
+ * buffers and calls ops in order; a backend owns every buffer and never tells
+ * where it lies.  Ops are fixed and as coarse as a GPU fuses them (norm with
+ * quantization, several matrices on one input, all active experts at once), so
+ * a backend is free to launch each as one kernel and to return before it ran.
+ *
+ * Data flow of one step, rows are tokens of all segments together:
+ *
+ *   begin    the batch                    -> device
+ *   embed    tokens                       -> BUFFER_RESIDUAL
+ *   norm     BUFFER_RESIDUAL              -> INPUT_HIDDEN
+ *   project  an input                     -> buffers, or added to the residual
+ *   delta_net  BUFFER_U, Z, ALPHA, BETA, states -> INPUT_MIXED, states
+ *   attention  BUFFER_Q, K, V, pages      -> INPUT_MIXED, pages
+ *   gated    INPUT_HIDDEN                 -> INPUT_GATED (dense feed forward)
+ *   route    INPUT_HIDDEN                 -> experts and weights of each row
+ *   experts  INPUT_HIDDEN, route          -> added to the residual
+ *   final_norm  BUFFER_RESIDUAL           -> INPUT_FINAL, rows that give logits
+ *   logits   INPUT_FINAL                  -> the caller's memory; waits
+ *   end      waits for what still runs and says whether the step succeeded
+ *
+ * A row's results depend on its own sequence alone, bit for bit: neither on the
+ * other rows nor on where its experts lie.
+ *
+ * Errors  Only begin, end and logits report; an op after a failure does nothing.
+ * Memory  Everything is allocated by open, from model_params; no op allocates.
+ * Thread  The engine thread.
+ */
+#ifndef SILICEO_WORKER_BACKEND_H
+#define SILICEO_WORKER_BACKEND_H
+
+#include "common/error.h"
+#include "kernels/args.h"
+#include "worker/model/config.h"
+#include "worker/model/model.h"
+#include "worker/model/weights.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* float32 rows; the length of a row is that of what is stored in it. */
+typedef enum backend_buffer {
+    BUFFER_RESIDUAL, /* [n_rows][E] */
+    BUFFER_Q,        /* [n_rows][2 Hq head_dim], query and gate of a head side by side */
+    BUFFER_K,        /* [n_rows][Hkv head_dim] */
+    BUFFER_V,        /* [n_rows][Hkv head_dim] */
+    BUFFER_U,        /* [n_rows][conv_dim] */
+    BUFFER_Z,        /* [n_rows][inner_dim] */
+    BUFFER_ALPHA,    /* [n_rows][Hv] */
+    BUFFER_BETA,     /* [n_rows][Hv] */
+    BUFFER_COUNT
+} backend_buffer;
+
+/* Inputs of matrices: rows in each numeric form that a consumer needs, made once. */
+typedef enum backend_input {
+    INPUT_HIDDEN, /* [n_rows][E] */
+    INPUT_MIXED,  /* [n_rows][Hq head_dim or inner_dim] */
+    INPUT_GATED,  /* [n_rows][n_ff] */
+    INPUT_FINAL,  /* [n_outputs][E] */
+    INPUT_COUNT
+} backend_input;
+
+/* A set of act_format bits: 1 << ACT_F32 and so on. */
+typedef unsigned input_forms;
+
+/* One step.  Arrays are borrowed until end. */
+typedef struct batch {
+    batch_view view;             /* rows, runs (the segments) and pages, see kernels/args.h */
+    const int32_t *tokens;       /* [n_rows] */
+    const uint32_t *output_rows; /* [n_outputs], rows that give logits */
+    uint32_t n_outputs;
+} batch;
+
+typedef struct projection {
+    const weight_matrix *matrix;
+    backend_buffer out;
+    bool add; /* out += W x instead of out = W x */
+} projection;
+
+typedef struct backend backend;
+
+typedef struct backend_ops {
+    const char *name;          /* "cpu" */
+    void (*close)(backend *b); /* accepts a half-built one */
+
+    status (*begin)(backend *b, const batch *step, error *err);
+    void (*embed)(backend *b, const weight_matrix *table);
+    void (*norm)(backend *b, const weight_vector *weight, input_forms forms);
+    void (*project)(backend *b, backend_input in, const projection *list, size_t n);
+    /* ordinal counts the layers of the kind: which states or pages. */
+    void (*delta_net)(backend *b, const layer_weights *layer, uint32_t ordinal,
+                      input_forms forms);
+    void (*attention)(backend *b, const layer_weights *layer, uint32_t ordinal,
+                      input_forms forms);
+    void (*gated)(backend *b, const weight_matrix *gate, const weight_matrix *up,
+                  input_forms forms);
+    void (*route)(backend *b, const layer_weights *layer);
+    /* layer_index names the experts in the cache.  forms: of the experts' hidden rows;
+     * shared_forms: of the shared expert's. */
+    void (*experts)(backend *b, const layer_weights *layer, uint32_t layer_index,
+                    input_forms forms, input_forms shared_forms);
+    void (*final_norm)(backend *b, const weight_vector *weight, input_forms forms);
+    status (*logits)(backend *b, const weight_matrix *head, float *out, error *err);
+    status (*end)(backend *b, error *err);
+
+    /* Looks into a running step; they wait for the device.  out: [n_rows][E],
+     * [n_outputs][E] and [n_rows][n_experts_used]. */
+    void (*read_residual)(backend *b, float *out);
+    void (*read_final)(backend *b, float *out);
+    void (*read_experts)(backend *b, float *out);
+
+    /* Between steps.  A state is model_config_state_bytes() bytes. */
+    void (*state_clear)(backend *b, uint32_t state);
+    void (*state_save)(backend *b, uint32_t state, void *bytes);
+    void (*state_load)(backend *b, uint32_t state, const void *bytes);
+    void (*state_copy)(backend *b, uint32_t to, uint32_t from);
+    size_t (*page_bytes)(const backend *b);
+    void (*page_save)(backend *b, uint32_t page, void *bytes);
+    void (*page_load)(backend *b, uint32_t page, const void *bytes);
+
+    void (*read_stats)(const backend *b, model_stats *out);
+} backend_ops;
+
+/* Every backend's struct begins with this. */
+struct backend {
+    const backend_ops *ops;
+};
+
+/* Make a backend with all its memory.  weights belongs to the caller, outlives the
+ * backend and gets its `place` pointers filled.  On failure *out is NULL. */
+status backend_cpu_open(backend **out, const model_config *config, model_weights *weights,
+                        const model_params *params, error *err);
+
+/* The form that the rows of a matrix are multiplied with. */
+input_forms backend_form_of(quant_type type, activation_type activations);
+
+#endif

@@ -1,0 +1,266 @@
+/* model.c - opening a model and turning segments into the batch of a step. */
+#include "worker/model/model.h"
+
+#include "worker/backend.h"
+#include "worker/model/forward.h"
+#include "worker/model/weights.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct model {
+    model_config config;
+    model_weights weights;
+    model_params params;
+    backend *device;
+    forward pass;
+    /* The batch of the running step: max_rows of each, and cap_pages pages. */
+    int32_t *tokens;
+    uint32_t *row_run;
+    batch_run *runs;
+    uint32_t *output_rows;
+    uint32_t *pages;
+    size_t n_pages;
+    uint64_t *state_step; /* the last step that used a state, 0: none */
+    uint64_t n_tokens_run;
+    uint64_t n_steps_run;
+};
+
+static status check_params(const model_params *p, const model_config *c, error *err) {
+    if (p->n_pages == 0 || p->n_states == 0 || p->max_rows == 0 || p->max_outputs == 0) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "model: n_pages %u, n_states %u, max_rows %u and max_outputs %u must "
+                         "not be 0",
+                         p->n_pages, p->n_states, p->max_rows, p->max_outputs);
+    }
+    if (p->n_slots > 0 && !c->moe) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "model: %u expert slots asked for, but %s has no experts", p->n_slots,
+                         c->arch);
+    }
+    return STATUS_OK;
+}
+
+static status open_backend(model *m, error *err) {
+    switch (m->params.backend) {
+    case BACKEND_CPU:
+        return backend_cpu_open(&m->device, &m->config, &m->weights, &m->params, err);
+    case BACKEND_CUDA:
+        break;
+    }
+    return error_set(err, STATUS_UNAVAILABLE, "model: this build has no CUDA backend");
+}
+
+/* Runs have distinct states, and a run has at most every page: the page lists of
+ * a step fit in that. */
+static status make_batch(model *m, error *err) {
+    const model_params *p = &m->params;
+    size_t n = p->max_rows, n_runs = n < p->n_states ? n : p->n_states;
+    m->tokens = calloc(n, sizeof *m->tokens);
+    m->row_run = calloc(n, sizeof *m->row_run);
+    m->runs = calloc(n_runs, sizeof *m->runs);
+    m->output_rows = calloc(n, sizeof *m->output_rows);
+    m->pages = calloc(n_runs * p->n_pages, sizeof *m->pages);
+    m->state_step = calloc(p->n_states, sizeof *m->state_step);
+    if (m->tokens == NULL || m->row_run == NULL || m->runs == NULL || m->output_rows == NULL ||
+        m->pages == NULL || m->state_step == NULL) {
+        return error_set(err, STATUS_NO_MEMORY, "model: no memory for a batch of %zu rows", n);
+    }
+    return STATUS_OK;
+}
+
+status model_open(model **out, const gguf_file *file, const model_params *params, error *err) {
+    *out = NULL;
+    model *m = calloc(1, sizeof *m);
+    if (m == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory");
+    m->params = *params;
+    status rc = model_config_read(&m->config, file, err);
+    if (rc != STATUS_OK) goto fail;
+    rc = check_params(params, &m->config, err);
+    if (rc != STATUS_OK) goto fail;
+    rc = model_weights_map(&m->weights, &m->config, file, err);
+    if (rc != STATUS_OK) goto fail;
+    rc = make_batch(m, err);
+    if (rc != STATUS_OK) goto fail;
+    rc = open_backend(m, err);
+    if (rc != STATUS_OK) goto fail;
+    rc = forward_init(&m->pass, &m->config, &m->weights, m->device, params->activations, err);
+    if (rc != STATUS_OK) goto fail;
+    *out = m;
+    return STATUS_OK;
+fail:
+    model_close(m);
+    return rc;
+}
+
+void model_close(model *m) {
+    if (m == NULL) return;
+    forward_release(&m->pass);
+    if (m->device != NULL) m->device->ops->close(m->device);
+    free(m->state_step);
+    free(m->pages);
+    free(m->output_rows);
+    free(m->runs);
+    free(m->row_run);
+    free(m->tokens);
+    model_weights_release(&m->weights);
+    free(m);
+}
+
+const model_config *model_configuration(const model *m) {
+    return &m->config;
+}
+
+static size_t pages_of(const model_segment *s) {
+    return ((size_t)s->position + s->n_tokens + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
+}
+
+static status check_tokens(const model *m, const model_segment *s, size_t i, error *err) {
+    for (uint32_t t = 0; t < s->n_tokens; t++) {
+        if (s->tokens[t] < 0 || (uint32_t)s->tokens[t] >= m->config.n_vocab) {
+            return error_set(err, STATUS_BAD_INPUT,
+                             "step: segment %zu, token %u is %d, the vocabulary has %u", i, t,
+                             s->tokens[t], m->config.n_vocab);
+        }
+    }
+    return STATUS_OK;
+}
+
+static status check_segment(const model *m, const model_segment *s, size_t i, error *err) {
+    if (s->n_tokens == 0 || s->n_outputs > s->n_tokens) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "step: segment %zu has %u tokens and %u outputs", i, s->n_tokens,
+                         s->n_outputs);
+    }
+    if (s->state >= m->params.n_states || m->state_step[s->state] == m->n_steps_run) {
+        return error_set(
+            err, STATUS_BAD_INPUT, "step: segment %zu has state %u, which %s", i, s->state,
+            s->state >= m->params.n_states ? "does not exist" : "another segment has");
+    }
+    if (pages_of(s) > m->params.n_pages) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "step: segment %zu needs %zu pages, there are %u", i, pages_of(s),
+                         m->params.n_pages);
+    }
+    for (size_t page = 0; page < pages_of(s); page++) {
+        if (s->pages[page] >= m->params.n_pages) {
+            return error_set(err, STATUS_BAD_INPUT, "step: segment %zu has page %u of %u", i,
+                             s->pages[page], m->params.n_pages);
+        }
+    }
+    return check_tokens(m, s, i, err);
+}
+
+/* Append one segment's rows to the batch. */
+static void add_segment(model *m, batch *b, const model_segment *s) {
+    batch_view *v = &b->view;
+    m->state_step[s->state] = m->n_steps_run;
+    m->runs[v->n_runs] = (batch_run){.first_row = v->n_rows,
+                                     .n_rows = s->n_tokens,
+                                     .position = s->position,
+                                     .state = s->state,
+                                     .first_page = (uint32_t)m->n_pages};
+    memcpy(m->pages + m->n_pages, s->pages, pages_of(s) * sizeof *m->pages);
+    memcpy(m->tokens + v->n_rows, s->tokens, s->n_tokens * sizeof *m->tokens);
+    for (uint32_t t = 0; t < s->n_tokens; t++)
+        m->row_run[v->n_rows + t] = v->n_runs;
+    for (uint32_t t = s->n_tokens - s->n_outputs; t < s->n_tokens; t++) {
+        m->output_rows[b->n_outputs++] = v->n_rows + t;
+    }
+    m->n_pages += pages_of(s);
+    v->n_rows += s->n_tokens;
+    v->n_runs++;
+}
+
+static status build_batch(model *m, const model_segment *segments, size_t n, batch *b,
+                          error *err) {
+    *b = (batch){.view = {.runs = m->runs, .row_run = m->row_run, .pages = m->pages},
+                 .tokens = m->tokens,
+                 .output_rows = m->output_rows};
+    m->n_pages = 0;
+    m->n_steps_run++;
+    for (size_t i = 0; i < n; i++) {
+        status rc = check_segment(m, &segments[i], i, err);
+        if (rc != STATUS_OK) return rc;
+        if (segments[i].n_tokens > m->params.max_rows - b->view.n_rows ||
+            segments[i].n_outputs > m->params.max_outputs - b->n_outputs) {
+            return error_set(err, STATUS_BAD_INPUT,
+                             "step: more than %u rows or %u outputs at segment %zu",
+                             m->params.max_rows, m->params.max_outputs, i);
+        }
+        add_segment(m, b, &segments[i]);
+    }
+    return STATUS_OK;
+}
+
+status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
+                  error *err) {
+    batch b;
+    status rc = build_batch(m, segments, n_segments, &b, err);
+    if (rc != STATUS_OK || b.view.n_rows == 0) return rc;
+    if (b.n_outputs > 0 && logits == NULL) {
+        return error_set(err, STATUS_BAD_INPUT, "step: %u outputs and no place for logits",
+                         b.n_outputs);
+    }
+    m->n_tokens_run += b.view.n_rows;
+    return forward_run(&m->pass, &b, logits, err);
+}
+
+void model_state_clear(model *m, uint32_t state) {
+    CHECK(state < m->params.n_states);
+    m->device->ops->state_clear(m->device, state);
+}
+
+void model_state_save(model *m, uint32_t state, void *bytes) {
+    CHECK(state < m->params.n_states);
+    m->device->ops->state_save(m->device, state, bytes);
+}
+
+void model_state_load(model *m, uint32_t state, const void *bytes) {
+    CHECK(state < m->params.n_states);
+    m->device->ops->state_load(m->device, state, bytes);
+}
+
+void model_state_copy(model *m, uint32_t to, uint32_t from) {
+    CHECK(to < m->params.n_states && from < m->params.n_states);
+    if (to != from) m->device->ops->state_copy(m->device, to, from);
+}
+
+size_t model_page_bytes(const model *m) {
+    return m->device->ops->page_bytes(m->device);
+}
+
+void model_page_save(model *m, uint32_t page, void *bytes) {
+    CHECK(page < m->params.n_pages);
+    m->device->ops->page_save(m->device, page, bytes);
+}
+
+void model_page_load(model *m, uint32_t page, const void *bytes) {
+    CHECK(page < m->params.n_pages);
+    m->device->ops->page_load(m->device, page, bytes);
+}
+
+void model_set_tap(model *m, model_tap tap, void *context) {
+    const model_config *c = &m->config;
+    size_t row = c->n_embd > c->n_experts_used ? c->n_embd : c->n_experts_used;
+    if (tap != NULL && m->pass.tap_rows == NULL) {
+        m->pass.tap_rows = calloc((size_t)m->params.max_rows * row, sizeof *m->pass.tap_rows);
+        CHECK(m->pass.tap_rows != NULL); /* a look inside is for tests and dumps */
+    }
+    m->pass.tap = tap;
+    m->pass.tap_context = context;
+}
+
+void model_read_stats(const model *m, model_stats *out) {
+    memset(out, 0, sizeof *out);
+    m->device->ops->read_stats(m->device, out);
+    out->tokens = m->n_tokens_run;
+    out->steps = m->n_steps_run;
+}
+
+void model_numerics_id(const model *m, char *out, size_t cap) {
+    static const char *const kv_names[] = {"f32", "f16", "q8", "q4"};
+    (void)snprintf(out, cap, "%s/%s/%s", m->device->ops->name,
+                   m->params.activations == ACTIVATIONS_F32 ? "f32" : "int8",
+                   kv_names[m->params.kv]);
+}
