@@ -27,6 +27,13 @@ typedef struct gguf_string {
     size_t length;
 } gguf_string;
 
+/* A text of the file made fit for a message: cut, and '?' for what is not
+ * printable ASCII. */
+typedef struct gguf_label {
+    char text[72];
+} gguf_label;
+gguf_label gguf_label_of(gguf_string name);
+
 typedef enum gguf_kind {
     GGUF_U8,
     GGUF_I8,
@@ -99,6 +106,8 @@ bool gguf_read_string(const gguf_key *key, gguf_string *out);
 
 /* "u32", "string" and the like. */
 const char *gguf_kind_name(gguf_kind kind);
+/* Bytes of one value of a kind with a fixed size; 0 for strings and arrays. */
+size_t gguf_kind_bytes(gguf_kind kind);
 /* Name and block size of a tensor type, also of those that this build cannot
  * compute with; name is NULL only for an id that gguf_open() refuses. */
 const quant_traits *gguf_type_traits(uint32_t type_id);
@@ -113,6 +122,10 @@ typedef struct gguf_cursor {
     size_t at;
 } gguf_cursor;
 bool gguf_next_string(const gguf_key *key, gguf_cursor *cursor, gguf_string *out);
+
+/* Read the whole tensor and name the first block whose scale or minimum (or value,
+ * of float types) is NaN or infinite.  gguf_open() does not do this. */
+status gguf_check_values(const gguf_tensor *tensor, error *err);
 
 /* xxh3-128, 32 hex digits and a terminator: over header, metadata, tensor infos
  * and the first and last 64 KiB of each tensor, so that 20 GiB are not read. */

@@ -33,15 +33,6 @@ struct gguf_file {
     uint32_t *tensors_by_name;
 };
 
-/* A name of the file made printable for an error text. */
-typedef struct gguf_label {
-    char text[72];
-} gguf_label;
-gguf_label gguf_label_of(gguf_string name);
-
-/* Bytes of one value of a kind with a fixed size; 0 for strings and arrays. */
-size_t gguf_kind_bytes(gguf_kind kind);
-
 /* Parse the mapped bytes of shard number `index`, append its tensors to the
  * file's and check all of it.  What was allocated stays in shard and file. */
 status gguf_parse_shard(gguf_file *file, uint32_t index, error *err);
