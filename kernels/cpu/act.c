@@ -1,0 +1,100 @@
+/* act.c - activation rows in the formats of the matrix kernels; the plain quantizer.
+ *
+ * act_layout.h describes the layout and the rounding.  The largest magnitude is
+ * found on the bits of the floats as integers, which no order of comparison and no
+ * NaN can change; every tier gives the same bytes.
+ */
+#include "kernels/cpu/act_layout.h"
+#include "kernels/matmul.h"
+
+#include "common/error.h"
+#include "common/half.h"
+#include <math.h>
+#include <string.h>
+
+act_format act_format_of(quant_type type) {
+    switch (quant_traits_of((uint32_t)type)->block_values) {
+    case 256:
+        return ACT_Q8_256;
+    case 32:
+        return ACT_Q8_32;
+    default:
+        return ACT_F32;
+    }
+}
+
+size_t act_row_bytes(act_format format, size_t n_cols) {
+    size_t bytes = n_cols * sizeof(float);
+    if (format == ACT_Q8_256) bytes = n_cols / 256 * sizeof(act_block);
+    if (format == ACT_Q8_32) bytes = act32_q_bytes(n_cols) + n_cols / 32 * 8;
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Quantize n values to q; the scale. */
+static float quantize(const float *x, size_t n, int8_t *q) {
+    uint32_t amax_bits = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], 4);
+        bits &= 0x7fffffffu;
+        if (bits > amax_bits) amax_bits = bits;
+    }
+    float amax = float_from_bits(amax_bits);
+    if (!(amax >= ACT_LEAST_AMAX && amax < INFINITY)) {
+        memset(q, 0, n);
+        return amax_bits < 0x7f800000u ? 0.0f : NAN;
+    }
+    float inverse = 127.0f / amax;
+    for (size_t i = 0; i < n; i++)
+        q[i] = (int8_t)lrintf(x[i] * inverse);
+    return amax / 127.0f;
+}
+
+static int32_t sum_of(const int8_t *q, size_t n) {
+    int32_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += q[i];
+    return sum;
+}
+
+static void quantize_256(const float *x, size_t n_cols, void *out) {
+    act_block *block = out;
+    for (size_t i = 0; i < n_cols; i += 256, block++) {
+        memset(block, 0, sizeof *block);
+        block->scale = quantize(x + i, 256, block->q);
+        for (size_t g = 0; g < 16; g++)
+            block->sums16[g] = (int16_t)sum_of(block->q + 16 * g, 16);
+        for (size_t g = 0; g < 8; g++)
+            block->sums32[g] = (int16_t)sum_of(block->q + 32 * g, 32);
+    }
+}
+
+static void quantize_32(const float *x, size_t n_cols, void *out) {
+    int8_t *q = out;
+    uint8_t *end = (uint8_t *)out + act_row_bytes(ACT_Q8_32, n_cols);
+    float *scales = (void *)((uint8_t *)out + act32_q_bytes(n_cols));
+    int32_t *sums = (void *)(scales + n_cols / 32);
+    memset(q + n_cols, 0, act32_q_bytes(n_cols) - n_cols);
+    for (size_t i = 0; i < n_cols / 32; i++) {
+        scales[i] = quantize(x + 32 * i, 32, q + 32 * i);
+        sums[i] = sum_of(q + 32 * i, 32);
+    }
+    uint8_t *used = (uint8_t *)(sums + n_cols / 32);
+    memset(used, 0, (size_t)(end - used));
+}
+
+void act_quantize_row(cpu_tier tier, act_format format, const float *x, size_t n_cols,
+                      void *out) {
+    (void)tier;
+    if (format == ACT_F32) {
+        memcpy(out, x, n_cols * sizeof *x);
+        return;
+    }
+    size_t block = format == ACT_Q8_256 ? 256 : 32;
+    CHECK(n_cols % block == 0);
+    if (format == ACT_Q8_256) {
+        quantize_256(x, n_cols, out);
+    } else {
+        quantize_32(x, n_cols, out);
+    }
+}

@@ -1,0 +1,50 @@
+/* act_layout.h - how quantized activation rows lie in memory; internal to the matrix kernels.
+ *
+ * Q8_256: one act_block a 256 columns.  Q8_32: all q of the row (padded to 64 bytes), then a
+ * float scale and an int32 sum of q for each 32 columns.
+ * Both are symmetric: scale = amax / 127, q = x * (127 / amax) to the nearest, ties to
+ * even, so q lies in -127..127.  amax below 2^-100 gives scale 0; a NaN or an infinity
+ * among the values gives a NaN scale and q 0, so that it shows in the result.
+ */
+#ifndef SILICEO_KERNELS_CPU_ACT_LAYOUT_H
+#define SILICEO_KERNELS_CPU_ACT_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct act_block {
+    float scale;
+    int16_t sums32[8];  /* sum of q over each 32 columns */
+    int16_t sums16[16]; /* and over each 16 */
+    uint8_t unused[12];
+    int8_t q[256];
+} act_block;
+
+_Static_assert(sizeof(act_block) == 320, "whole cache lines");
+_Static_assert(offsetof(act_block, q) == 64, "q on a cache line");
+
+#define ACT_LEAST_AMAX 0x1p-100f
+
+static inline size_t act32_q_bytes(size_t n_cols) {
+    return (n_cols + 63) / 64 * 64;
+}
+
+static inline const int8_t *act32_q(const void *row) {
+    return row;
+}
+
+static inline const float *act32_scales(const void *row, size_t n_cols) {
+    return (const void *)((const uint8_t *)row + act32_q_bytes(n_cols));
+}
+
+static inline const int32_t *act32_sums(const void *row, size_t n_cols) {
+    return (const void *)(act32_scales(row, n_cols) + n_cols / 32);
+}
+
+/* The quantizers of one tier: n_cols is a multiple of the block. */
+void act_quantize_256_avx2(const float *x, size_t n_cols, void *out);
+void act_quantize_256_avx512(const float *x, size_t n_cols, void *out);
+void act_quantize_32_avx2(const float *x, size_t n_cols, void *out);
+void act_quantize_32_avx512(const float *x, size_t n_cols, void *out);
+
+#endif
