@@ -25,11 +25,13 @@ static bool read_text(const char *path, char *out) {
     return n > 0;
 }
 
-/* The text after `name` at the start of a line, or NULL. */
-static const char *find_line(const char *text, const char *name) {
+/* The text after `name` and `separator` at the start of a line, or NULL. */
+static const char *find_line(const char *text, const char *name, char separator) {
     size_t length = strlen(name);
     for (const char *line = text; line != NULL && *line != '\0';) {
-        if (strncmp(line, name, length) == 0) return line + length;
+        if (strncmp(line, name, length) == 0 && line[length] == separator) {
+            return line + length + 1;
+        }
         line = strchr(line, '\n');
         if (line != NULL) line++;
     }
@@ -37,17 +39,17 @@ static const char *find_line(const char *text, const char *name) {
 }
 
 uint64_t host_ram_parse_kb(const char *text, const char *name) {
-    const char *at = find_line(text, name);
-    if (at == NULL || *at != ':') return UINT64_MAX;
+    const char *at = find_line(text, name, ':');
+    if (at == NULL) return UINT64_MAX;
     char *end = NULL;
-    unsigned long long kb = strtoull(at + 1, &end, 10);
-    if (end == at + 1 || kb > UINT64_MAX / 1024) return UINT64_MAX;
+    unsigned long long kb = strtoull(at, &end, 10);
+    if (end == at || kb > UINT64_MAX / 1024) return UINT64_MAX;
     return kb * 1024;
 }
 
 uint64_t host_ram_parse_stat(const char *text, const char *name) {
-    const char *at = find_line(text, name);
-    return at != NULL && *at == ' ' ? strtoull(at + 1, NULL, 10) : 0;
+    const char *at = find_line(text, name, ' ');
+    return at != NULL ? strtoull(at, NULL, 10) : 0;
 }
 
 /* limit - (used - page cache), or UINT64_MAX without a limit. */
@@ -72,7 +74,7 @@ static uint64_t left_in_cgroup_v2(void) {
     char text[TEXT_BYTES], folder[PATH_MAX];
     uint64_t least = UINT64_MAX;
     if (!read_text("/proc/self/cgroup", text)) return least;
-    const char *at = find_line(text, "0::");
+    const char *at = find_line(text, "0:", ':');
     if (at == NULL) return least;
     int length = (int)strcspn(at, "\n");
     (void)snprintf(folder, sizeof folder, "/sys/fs/cgroup%.*s", length, at);

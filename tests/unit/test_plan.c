@@ -1,0 +1,223 @@
+/* test_plan.c - the plan adds up, and says why something does not fit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "worker/memory/host_ram.h"
+#include "worker/memory/plan.h"
+#include <string.h>
+
+enum { MIB = 1 << 20 };
+
+static gguf_file *file;
+static model_config config;
+static model_weights weights;
+
+static int open_demo(void **state) {
+    (void)state;
+    error err = {0};
+    if (gguf_open(&file, "deploy/models/demo.gguf", &err) != STATUS_OK ||
+        model_config_read(&config, file, &err) != STATUS_OK ||
+        model_weights_map(&weights, &config, file, &err) != STATUS_OK) {
+        print_error("%s\n", err.text);
+        return -1;
+    }
+    return 0;
+}
+
+static int close_demo(void **state) {
+    (void)state;
+    model_weights_release(&weights);
+    gguf_close(file);
+    return 0;
+}
+
+static plan_request plain_request(void) {
+    return (plan_request){.n_context = 4096,
+                          .n_sequences = 4,
+                          .chunk_tokens = 512,
+                          .kv = KV_F16,
+                          .n_slots = -1,
+                          .ram_bytes = (uint64_t)4096 * MIB};
+}
+
+static uint64_t bytes_of(const memory_plan *plan, const char *part) {
+    for (size_t i = 0; i < plan->n_lines; i++) {
+        if (strcmp(plan->lines[i].part, part) == 0) return plan->lines[i].bytes;
+    }
+    fail_msg("the plan has no line '%s'", part);
+    return 0;
+}
+
+/* The numbers that everyone allocates by agree with the lines, and the lines with the sum. */
+static void assert_adds_up(const memory_plan *plan, const plan_request *r) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < plan->n_lines; i++)
+        sum += plan->lines[i].bytes;
+    assert_int_equal(sum - bytes_of(plan, "experts"), plan->needed_bytes);
+    assert_true(plan->needed_bytes <= r->ram_bytes);
+    assert_int_equal(bytes_of(plan, "KV pages"),
+                     plan->n_pages * plan_page_bytes(&config, r->kv));
+    assert_int_equal(bytes_of(plan, "recurrent states"),
+                     plan->n_states * model_config_state_bytes(&config));
+    assert_true(plan->n_context <= plan->n_pages * MODEL_PAGE_TOKENS);
+    assert_true(plan->n_context >= MODEL_PAGE_TOKENS);
+    assert_int_equal(plan->chunk_tokens % MODEL_CHUNK_TOKENS, 0);
+    assert_int_equal(plan->max_rows, plan->chunk_tokens + plan->n_states);
+}
+
+static void make(memory_plan *plan, const plan_request *r) {
+    error err = {0};
+    if (plan_make(plan, &config, &weights, r, &err) != STATUS_OK) fail_msg("%s", err.text);
+    assert_adds_up(plan, r);
+}
+
+static void assert_refused(const plan_request *r, status code, const char *word) {
+    memory_plan plan;
+    error err = {0};
+    assert_int_equal(plan_make(&plan, &config, &weights, r, &err), code);
+    if (strstr(err.text, word) == NULL) fail_msg("'%s' does not name '%s'", err.text, word);
+}
+
+static void the_demo_model_is_planned_as_asked(void **state) {
+    (void)state;
+    plan_request r = plain_request();
+    memory_plan plan;
+    make(&plan, &r);
+    assert_int_equal(plan.n_context, 4096);
+    assert_int_equal(plan.n_pages, 4 * 64);
+    assert_int_equal(plan.n_slots, 0);
+    assert_int_equal(plan.n_experts_total, 8 * 32);
+    uint64_t all = 0;
+    for (size_t i = 0; i < gguf_n_tensors(file); i++)
+        all += gguf_tensor_at(file, i)->n_bytes;
+    assert_int_equal(bytes_of(&plan, "backbone") + bytes_of(&plan, "experts"), all);
+}
+
+static void slots_take_the_largest_expert_each(void **state) {
+    (void)state;
+    plan_request r = plain_request();
+    memory_plan plan;
+    r.n_slots = 64;
+    make(&plan, &r);
+    assert_int_equal(plan.n_slots, 64);
+    uint64_t experts = bytes_of(&plan, "experts");
+    assert_true(bytes_of(&plan, "expert slots") >= experts / 4);
+    assert_true(bytes_of(&plan, "expert slots") < experts / 2);
+}
+
+static void slots_below_one_tokens_working_set_are_refused(void **state) {
+    (void)state;
+    plan_request r = plain_request();
+    r.n_slots = 31;
+    assert_refused(&r, STATUS_BAD_INPUT, "slots = 31 is below 32");
+    r.n_slots = 257;
+    assert_refused(&r, STATUS_BAD_INPUT, "slots = 257 is more than the model's 256");
+    r.n_slots = 32;
+    memory_plan plan;
+    make(&plan, &r);
+}
+
+static void what_does_not_fit_is_refused_with_the_numbers(void **state) {
+    (void)state;
+    plan_request r = plain_request();
+    r.ram_bytes = 16 * MIB;
+    assert_refused(&r, STATUS_NO_MEMORY, "16 MiB may be used");
+    r = plain_request();
+    r.ram_bytes = 60 * MIB;
+    r.n_context = 32768;
+    assert_refused(&r, STATUS_NO_MEMORY, "ctx = 32768 needs");
+}
+
+static void contexts_out_of_range_are_refused(void **state) {
+    (void)state;
+    plan_request r = plain_request();
+    r.n_context = 63;
+    assert_refused(&r, STATUS_BAD_INPUT, "ctx = 63");
+    r.n_context = config.n_context + 1;
+    assert_refused(&r, STATUS_BAD_INPUT, "ctx = 32769");
+    r = plain_request();
+    r.n_sequences = 0;
+    assert_refused(&r, STATUS_BAD_INPUT, "sequences = 0");
+}
+
+static void a_context_left_open_takes_what_memory_allows(void **state) {
+    (void)state;
+    plan_request r = plain_request();
+    memory_plan plan;
+    r.n_context = 0;
+    r.ram_bytes = (uint64_t)8192 * MIB;
+    make(&plan, &r);
+    assert_int_equal(plan.n_context, config.n_context);
+    r.ram_bytes = 120 * MIB;
+    make(&plan, &r);
+    assert_true(plan.n_context < config.n_context);
+}
+
+static void a_small_chunk_becomes_one_delta_net_chunk(void **state) {
+    (void)state;
+    plan_request r = plain_request();
+    memory_plan plan;
+    r.chunk_tokens = 1;
+    make(&plan, &r);
+    assert_int_equal(plan.chunk_tokens, 64);
+    r.chunk_tokens = 200;
+    make(&plan, &r);
+    assert_int_equal(plan.chunk_tokens, 192);
+}
+
+static void pages_of_the_35b_have_the_known_size(void **state) {
+    (void)state;
+    model_config c = {.n_full_layers = 10, .n_kv_heads = 2, .head_dim = 256};
+    assert_int_equal(plan_page_bytes(&c, KV_F32), 64 * 40960);
+    assert_int_equal(plan_page_bytes(&c, KV_F16), 64 * 20480);
+    assert_int_equal(plan_page_bytes(&c, KV_Q8), 64 * 10880);
+    assert_int_equal(plan_page_bytes(&c, KV_Q4), 64 * 5760);
+}
+
+static void the_text_names_every_part(void **state) {
+    (void)state;
+    plan_request r = plain_request();
+    memory_plan plan;
+    char text[2048], cut[64];
+    make(&plan, &r);
+    size_t length = plan_print(&plan, text, sizeof text);
+    assert_int_equal(length, strlen(text));
+    for (size_t i = 0; i < plan.n_lines; i++)
+        assert_non_null(strstr(text, plan.lines[i].part));
+    assert_non_null(strstr(text, "context 4096 tokens, 4 sequences"));
+    assert_int_equal(plan_print(&plan, cut, sizeof cut), length);
+    assert_int_equal(strlen(cut), sizeof cut - 1);
+}
+
+static void the_kernels_texts_are_read(void **state) {
+    (void)state;
+    const char *meminfo = "MemTotal:       100 kB\nMemAvailable:   64 kB\nMemAvail:  1 kB\n";
+    assert_int_equal(host_ram_parse_kb(meminfo, "MemAvailable"), 65536);
+    assert_int_equal(host_ram_parse_kb(meminfo, "MemFree"), UINT64_MAX);
+    assert_int_equal(host_ram_parse_kb("", "MemFree"), UINT64_MAX);
+    assert_int_equal(host_ram_parse_stat("anon 5\nfile_mapped 7\nfile 9\n", "file"), 9);
+    assert_int_equal(host_ram_parse_stat("anon 5\n", "file"), 0);
+    uint64_t available = host_ram_available_bytes();
+    assert_true(available > MIB && available < (uint64_t)1 << 60);
+    assert_true(host_ram_used_bytes() > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_demo_model_is_planned_as_asked),
+        cmocka_unit_test(slots_take_the_largest_expert_each),
+        cmocka_unit_test(slots_below_one_tokens_working_set_are_refused),
+        cmocka_unit_test(what_does_not_fit_is_refused_with_the_numbers),
+        cmocka_unit_test(contexts_out_of_range_are_refused),
+        cmocka_unit_test(a_context_left_open_takes_what_memory_allows),
+        cmocka_unit_test(a_small_chunk_becomes_one_delta_net_chunk),
+        cmocka_unit_test(pages_of_the_35b_have_the_known_size),
+        cmocka_unit_test(the_text_names_every_part),
+        cmocka_unit_test(the_kernels_texts_are_read),
+    };
+    return cmocka_run_group_tests(tests, open_demo, close_demo);
+}

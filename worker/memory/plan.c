@@ -1,0 +1,255 @@
+#include "worker/memory/plan.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { HEAD_ROOM_MIN = 128 * 1024 * 1024 };
+
+static const double MIB = 1024.0 * 1024.0;
+
+uint64_t plan_n_experts(const model_config *config) {
+    return config->moe ? (uint64_t)config->n_layers * config->n_experts : 0;
+}
+
+uint64_t plan_page_bytes(const model_config *config, kv_type kv) {
+    uint64_t values = (uint64_t)config->n_kv_heads * config->head_dim * 2 * MODEL_PAGE_TOKENS *
+                      config->n_full_layers;
+    switch (kv) {
+    case KV_F32:
+        return values * 4;
+    case KV_F16:
+        return values * 2;
+    case KV_Q8:
+        return values / 32 * 34;
+    case KV_Q4:
+        return values / 32 * 18;
+    }
+    return values * 4;
+}
+
+static plan_line *add_line(memory_plan *plan, const char *part, plan_place place,
+                           uint64_t bytes, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+static plan_line *add_line(memory_plan *plan, const char *part, plan_place place,
+                           uint64_t bytes, const char *format, ...) {
+    CHECK(plan->n_lines < PLAN_MAX_LINES);
+    plan_line *line = &plan->lines[plan->n_lines++];
+    line->part = part;
+    line->place = place;
+    line->bytes = bytes;
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(line->note, sizeof line->note, format, arguments);
+    va_end(arguments);
+    return line;
+}
+
+/* --- sizes of parts --- */
+
+static uint64_t matrix_bytes(const weight_matrix *m) {
+    return (uint64_t)m->n_rows * m->row_bytes;
+}
+
+static uint64_t layer_backbone_bytes(const layer_weights *l) {
+    const weight_matrix *matrices[] = {
+        &l->q,    &l->k,    &l->v,  &l->attn_out, &l->qkv,    &l->z,       &l->alpha,
+        &l->beta, &l->gate, &l->up, &l->down,     &l->router, &l->ssm_out, &l->shared_gate};
+    const weight_vector *vectors[] = {&l->attn_norm, &l->ffn_norm, &l->q_norm, &l->k_norm,
+                                      &l->conv,      &l->dt_bias,  &l->decay,  &l->ssm_norm};
+    uint64_t sum = 0;
+    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++)
+        sum += matrix_bytes(matrices[i]);
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++)
+        sum += (uint64_t)vectors[i]->n * sizeof(float);
+    return sum;
+}
+
+static uint64_t backbone_bytes(const model_config *c, const model_weights *w) {
+    uint64_t sum = matrix_bytes(&w->embedding) + (uint64_t)w->output_norm.n * sizeof(float);
+    if (!c->tied_head) sum += matrix_bytes(&w->head);
+    for (uint32_t i = 0; i < w->n_layers; i++)
+        sum += layer_backbone_bytes(&w->layers[i]);
+    return sum;
+}
+
+static void expert_bytes(const model_config *c, const model_weights *w, uint64_t *total,
+                         uint64_t *largest) {
+    *total = *largest = 0;
+    for (uint32_t i = 0; c->moe && i < w->n_layers; i++) {
+        uint64_t one = layer_expert_bytes(&w->layers[i]);
+        *total += one * c->n_experts;
+        if (one > *largest) *largest = one;
+    }
+}
+
+/* Float rows of the residual, every projection, their quantized copies and the hidden
+ * rows of the experts: what a backend needs for one row of a step, rounded up. */
+static uint64_t row_bytes(const model_config *c) {
+    uint64_t mixer = 2 * (uint64_t)c->n_heads * c->head_dim +
+                     2 * (uint64_t)c->n_kv_heads * c->head_dim + c->conv_dim + c->inner_dim +
+                     2 * (uint64_t)c->n_value_heads;
+    uint64_t mixed = (uint64_t)c->n_heads * c->head_dim > c->inner_dim
+                         ? (uint64_t)c->n_heads * c->head_dim
+                         : c->inner_dim;
+    uint64_t feed = c->moe ? 2 * (uint64_t)c->n_experts_used * c->n_ff_expert +
+                                 2 * (uint64_t)c->n_ff_shared + c->n_experts +
+                                 (uint64_t)c->n_experts_used * c->n_embd
+                           : 2 * (uint64_t)c->n_ff;
+    return 4 * (mixer + feed + 3 * (uint64_t)c->n_embd) + 6 * (c->n_embd + mixed);
+}
+
+/* --- the steps of the plan --- */
+
+static status plan_slots(memory_plan *plan, const model_config *c, const plan_request *r,
+                         error *err) {
+    uint64_t working_set = (uint64_t)c->n_layers * c->n_experts_used;
+    plan->n_experts_total = plan_n_experts(c);
+    if (r->n_slots <= 0) return STATUS_OK;
+    uint64_t asked = (uint64_t)r->n_slots;
+    if (!c->moe) {
+        return error_set(err, STATUS_BAD_INPUT, "slots = %" PRIu64 ": %s has no experts", asked,
+                         c->arch);
+    }
+    if (asked < working_set) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "slots = %" PRIu64 " is below %" PRIu64
+                         ", the experts that one token uses (%u layers x %u): every look-up "
+                         "would miss",
+                         asked, working_set, c->n_layers, c->n_experts_used);
+    }
+    if (asked > plan->n_experts_total) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "slots = %" PRIu64 " is more than the model's %" PRIu64 " experts",
+                         asked, plan->n_experts_total);
+    }
+    plan->n_slots = (uint32_t)asked;
+    return STATUS_OK;
+}
+
+static void add_fixed_lines(memory_plan *plan, const model_config *c, const model_weights *w,
+                            const plan_request *r) {
+    uint64_t experts = 0, largest = 0;
+    expert_bytes(c, w, &experts, &largest);
+    add_line(plan, "backbone", PLAN_MAPPED, backbone_bytes(c, w), "embedding, head, %u layers",
+             c->n_layers);
+    if (c->moe) {
+        add_line(plan, "experts", PLAN_MAPPED, experts,
+                 "%" PRIu64 " of up to %" PRIu64 " bytes", plan->n_experts_total, largest);
+        uint64_t slot = (largest + 63) / 64 * 64;
+        add_line(plan, "expert slots", PLAN_RAM, plan->n_slots * slot,
+                 plan->n_slots > 0 ? "%u slots, %.1f %% of the experts"
+                                   : "%u: experts are read where they lie",
+                 plan->n_slots, 100.0 * plan->n_slots / (double)plan->n_experts_total);
+    }
+    uint64_t state = model_config_state_bytes(c);
+    add_line(plan, "recurrent states", PLAN_RAM, plan->n_states * state,
+             "%u of %" PRIu64 " bytes", plan->n_states, state);
+    add_line(plan, "workspace", PLAN_RAM, plan->max_rows * row_bytes(c), "%u rows a step",
+             plan->max_rows);
+    /* One float row a sequence, and the sampler's copy and candidates. */
+    uint64_t logits = (uint64_t)c->n_vocab * (4 * (uint64_t)plan->max_outputs + 4 + 8);
+    add_line(plan, "logits", PLAN_RAM, logits, "%u rows of %u, and the sampler",
+             plan->max_outputs, c->n_vocab);
+    uint64_t room = r->ram_bytes / 50;
+    if (room > HEAD_ROOM_MIN) room = HEAD_ROOM_MIN;
+    add_line(plan, "head room", PLAN_RAM, room, "requests, code, buffers of the link");
+}
+
+/* Experts that stay in the file are read through the page cache as it has room. */
+static uint64_t needed_bytes(const memory_plan *plan) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < plan->n_lines; i++) {
+        if (strcmp(plan->lines[i].part, "experts") != 0) sum += plan->lines[i].bytes;
+    }
+    return sum;
+}
+
+static status plan_context(memory_plan *plan, const model_config *c, const plan_request *r,
+                           error *err) {
+    uint64_t page = plan_page_bytes(c, r->kv);
+    uint64_t fixed = needed_bytes(plan);
+    if (fixed + page > r->ram_bytes) {
+        return error_set(err, STATUS_NO_MEMORY,
+                         "memory: %.0f MiB are needed before any context, %.0f MiB may be used "
+                         "(fewer slots, sequences or a smaller chunk need less)",
+                         (double)fixed / MIB, (double)r->ram_bytes / MIB);
+    }
+    if (r->n_context > c->n_context) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "ctx = %u is more than the %u tokens the model was trained for",
+                         r->n_context, c->n_context);
+    }
+    if (r->n_context != 0 && r->n_context < MODEL_PAGE_TOKENS) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "ctx = %u is less than one KV page of %u tokens", r->n_context,
+                         (unsigned)MODEL_PAGE_TOKENS);
+    }
+    /* A context that is ours to choose leaves half of what is free to others. */
+    uint64_t left = r->ram_bytes - fixed;
+    uint64_t fit = (r->n_context == 0 ? left / 2 : left) / page;
+    if (fit == 0) fit = 1;
+    uint32_t wish = r->n_context != 0 ? r->n_context : c->n_context;
+    uint64_t each = ((uint64_t)wish + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
+    if (r->n_context != 0 && fit < each) {
+        return error_set(err, STATUS_NO_MEMORY,
+                         "ctx = %u needs %.0f MiB of KV pages, %.0f MiB are left of %.0f MiB",
+                         r->n_context, (double)(each * page) / MIB, (double)left / MIB,
+                         (double)r->ram_bytes / MIB);
+    }
+    uint64_t n_pages = each * r->n_sequences;
+    plan->n_pages = (uint32_t)(n_pages < fit ? n_pages : fit);
+    uint64_t held = (uint64_t)plan->n_pages * MODEL_PAGE_TOKENS;
+    plan->n_context = held < wish ? (uint32_t)held : wish;
+    add_line(plan, "KV pages", PLAN_RAM, plan->n_pages * page,
+             "%u of %u tokens, %" PRIu64 " bytes", plan->n_pages, (unsigned)MODEL_PAGE_TOKENS,
+             page);
+    return STATUS_OK;
+}
+
+status plan_make(memory_plan *out, const model_config *config, const model_weights *weights,
+                 const plan_request *request, error *err) {
+    memset(out, 0, sizeof *out);
+    if (request->n_sequences == 0 || request->n_sequences > 4096) {
+        return error_set(err, STATUS_BAD_INPUT, "sequences = %u is not in 1..4096",
+                         request->n_sequences);
+    }
+    out->budget_bytes = request->ram_bytes;
+    out->n_states = request->n_sequences;
+    /* Pieces of a prompt end at multiples of a chunk, so a step holds at least one. */
+    out->chunk_tokens = request->chunk_tokens / MODEL_CHUNK_TOKENS * MODEL_CHUNK_TOKENS;
+    if (out->chunk_tokens == 0) out->chunk_tokens = MODEL_CHUNK_TOKENS;
+    out->max_rows = out->chunk_tokens + request->n_sequences;
+    out->max_outputs = request->n_sequences;
+    status rc = plan_slots(out, config, request, err);
+    if (rc != STATUS_OK) return rc;
+    add_fixed_lines(out, config, weights, request);
+    rc = plan_context(out, config, request, err);
+    if (rc != STATUS_OK) return rc;
+    out->needed_bytes = needed_bytes(out);
+    return STATUS_OK;
+}
+
+size_t plan_print(const memory_plan *plan, char *out, size_t cap) {
+    size_t n = 0;
+    for (size_t i = 0; i <= plan->n_lines; i++) {
+        char *at = n < cap ? out + n : NULL;
+        size_t left = n < cap ? cap - n : 0;
+        const plan_line *line = &plan->lines[i];
+        int length = 0;
+        if (i < plan->n_lines) {
+            length = snprintf(at, left, "%-17s %10.1f MiB  %-6s  %s\n", line->part,
+                              (double)line->bytes / MIB,
+                              line->place == PLAN_MAPPED ? "mapped" : "ram", line->note);
+        } else {
+            length = snprintf(
+                at, left, "%-17s %10.1f MiB  of %.1f MiB; context %u tokens, %u sequences\n",
+                "needed", (double)plan->needed_bytes / MIB, (double)plan->budget_bytes / MIB,
+                plan->n_context, plan->n_states);
+        }
+        if (length > 0) n += (size_t)length;
+    }
+    return n;
+}

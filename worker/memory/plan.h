@@ -1,0 +1,69 @@
+/* plan.h - what a model will take, part by part, before anything is loaded.
+ *
+ * Pure arithmetic on the geometry, the tensor sizes and the user's wishes; it fixes the
+ * numbers that everything else allocates by: context, KV pages, states, expert slots,
+ * rows of a step.  A wish that cannot be met is refused with the reason; nothing is
+ * reduced silently except what was left to choose (a context of 0).
+ * Any thread.
+ */
+#ifndef SILICEO_WORKER_MEMORY_PLAN_H
+#define SILICEO_WORKER_MEMORY_PLAN_H
+
+#include "common/error.h"
+#include "worker/model/config.h"
+#include "worker/model/model.h"
+#include "worker/model/weights.h"
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct plan_request {
+    uint32_t n_context;   /* 0: as much of the trained context as memory allows */
+    uint32_t n_sequences; /* running at once */
+    uint32_t chunk_tokens;
+    kv_type kv;
+    int64_t n_slots;    /* -1: auto, which on the CPU is 0: experts are read where they lie */
+    uint64_t ram_bytes; /* what may be taken; see host_ram_available_bytes() */
+} plan_request;
+
+typedef enum plan_place {
+    PLAN_MAPPED, /* pages of the model file, which the kernel can drop and read again */
+    PLAN_RAM
+} plan_place;
+
+typedef struct plan_line {
+    const char *part;
+    plan_place place;
+    uint64_t bytes;
+    char note[96];
+} plan_line;
+
+enum { PLAN_MAX_LINES = 12 };
+
+typedef struct memory_plan {
+    uint32_t n_context;
+    uint32_t n_pages;
+    uint32_t n_states;
+    uint32_t n_slots; /* 0: experts are read where they lie */
+    uint32_t chunk_tokens;
+    uint32_t max_rows;
+    uint32_t max_outputs;
+    uint64_t n_experts_total;
+    uint64_t budget_bytes;
+    uint64_t needed_bytes; /* everything but experts that stay on disk, with head room */
+    plan_line lines[PLAN_MAX_LINES];
+    size_t n_lines;
+} memory_plan;
+
+status plan_make(memory_plan *out, const model_config *config, const model_weights *weights,
+                 const plan_request *request, error *err);
+
+/* Bytes of one KV page, all full-attention layers. */
+uint64_t plan_page_bytes(const model_config *config, kv_type kv);
+/* Layers times experts; 0 for a dense model. */
+uint64_t plan_n_experts(const model_config *config);
+
+/* The plan for people, one part a line.  Returns the length without the terminator, as
+ * snprintf does. */
+size_t plan_print(const memory_plan *plan, char *out, size_t cap);
+
+#endif
