@@ -46,7 +46,8 @@ status tokenizer_encode_prompt(const tokenizer *t, prompt *p, tokenizer_added co
                                token_list *out, error *err);
 
 /* Bytes of one token: raw bytes of a normal one (perhaps a part of a character),
- * the literal text of the others.  Borrowed.  An id outside the table has none. */
+ * the literal text of control and user-defined ones, nothing of unused ones and of
+ * ids outside the table.  Borrowed. */
 const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *length);
 token_kind tokenizer_kind(const tokenizer *t, int32_t id); /* outside the table: TOKEN_UNUSED */
 

@@ -144,10 +144,10 @@ static status read_kinds(vocabulary *v, const gguf_file *file, error *err) {
 }
 
 /* The converter fills the table up with [PADn] at id n, whatever type it gives them. */
-static bool is_padding(const vocabulary *v, size_t id) {
-    char text[32];
-    int n = snprintf(text, sizeof text, "[PAD%zu]", id);
-    return n > 0 && has_bytes(v, (int32_t)id, text, (size_t)n);
+static bool is_padding(gguf_string text, size_t id) {
+    char expected[32];
+    int n = snprintf(expected, sizeof expected, "[PAD%zu]", id);
+    return n > 0 && text.length == (size_t)n && memcmp(text.bytes, expected, text.length) == 0;
 }
 
 static status read_bytes(vocabulary *v, const gguf_key *key, error *err) {
@@ -169,16 +169,17 @@ static status read_bytes(vocabulary *v, const gguf_key *key, error *err) {
     size_t at = 0;
     cursor = (gguf_cursor){0};
     for (size_t i = 0; i < v->n_tokens; i++) {
-        size_t n;
+        size_t n = 0; /* unused tokens have no bytes */
         if (!gguf_next_string(key, &cursor, &text)) break;
-        if (v->kinds[i] != TOKEN_NORMAL ||
-            !vocabulary_unmap(text.bytes, text.length, v->bytes + at, &n)) {
+        if (is_padding(text, i)) v->kinds[i] = TOKEN_UNUSED;
+        if (v->kinds[i] != TOKEN_UNUSED &&
+            (v->kinds[i] != TOKEN_NORMAL ||
+             !vocabulary_unmap(text.bytes, text.length, v->bytes + at, &n))) {
             n = text.length;
             if (n > 0) memcpy(v->bytes + at, text.bytes, n);
         }
         at += n;
         v->begins[i + 1] = (uint32_t)at;
-        if (is_padding(v, i)) v->kinds[i] = TOKEN_UNUSED;
     }
     return STATUS_OK;
 }

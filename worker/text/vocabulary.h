@@ -26,7 +26,7 @@ status vocabulary_open(vocabulary **out, const gguf_file *file, error *err);
 void vocabulary_close(vocabulary *v); /* accepts NULL and a half-built one */
 
 size_t vocabulary_size(const vocabulary *v);
-/* Borrowed bytes of an id; an id outside the table has none and is unused. */
+/* Borrowed bytes of an id; unused ones have none, and an id outside the table is unused. */
 const char *vocabulary_bytes(const vocabulary *v, int32_t id, size_t *length);
 token_kind vocabulary_kind(const vocabulary *v, int32_t id);
 
