@@ -48,3 +48,9 @@ size_t utf8_encode(uint32_t code_point, unsigned char out[4]) {
     out[0] = (unsigned char)(marks[n] | code_point);
     return n;
 }
+
+bool utf8_is_space(uint32_t c) {
+    if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
+    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}

@@ -7,6 +7,7 @@
 #ifndef SILICEO_COMMON_UTF8_H
 #define SILICEO_COMMON_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,5 +23,8 @@ int utf8_decode(const unsigned char *bytes, size_t length, uint32_t *code_point)
 
 /* Write code_point (below U+110000, no surrogate) as 1..4 bytes; the count is returned. */
 size_t utf8_encode(uint32_t code_point, unsigned char out[4]);
+
+/* Unicode White_Space.  Zero-width spaces and U+FEFF are not in it. */
+bool utf8_is_space(uint32_t code_point);
 
 #endif

@@ -20,12 +20,6 @@ typedef struct text_view {
     bool marks_in_words;
 } text_view;
 
-/* Unicode White_Space beyond ASCII.  Zero-width spaces and U+FEFF are not in it. */
-static bool is_wide_space(uint32_t c) {
-    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
 static char_class class_of_ascii(uint32_t c) {
     if ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') return LETTER;
     if (c >= '0' && c <= '9') return NUMBER;
@@ -36,7 +30,7 @@ static char_class class_of_ascii(uint32_t c) {
 
 static char_class class_of(const text_view *t, uint32_t c) {
     if (c < 0x80) return class_of_ascii(c);
-    if (is_wide_space(c)) return SPACE;
+    if (utf8_is_space(c)) return SPACE;
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
     if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) return LETTER;
     if (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME) {

@@ -41,6 +41,16 @@ void prompt_add_literal(prompt *p, const char *words) {
     prompt_add(p, words, strlen(words), true);
 }
 
+void prompt_add_part(prompt *p, const prompt *source, size_t from, size_t to) {
+    if (source->text.failed) p->text.failed = true;
+    for (size_t s = 0; s < source->n_spans && from < to; s++) {
+        size_t end = source->spans[s].end < to ? source->spans[s].end : to;
+        if (end <= from) continue;
+        prompt_add(p, source->text.bytes + from, end - from, source->spans[s].trusted);
+        from = end;
+    }
+}
+
 void prompt_add_bound(prompt *p, prompt_bound_kind kind) {
     if (p->text.failed) return;
     void *items = p->bounds;

@@ -44,6 +44,8 @@ void prompt_release(prompt *p);
 /* A failed allocation is remembered in text.failed, and later calls do nothing. */
 void prompt_add(prompt *p, const char *bytes, size_t length, bool trusted);
 void prompt_add_literal(prompt *p, const char *words);
+/* Bytes from..to of another prompt, with their trust. */
+void prompt_add_part(prompt *p, const prompt *source, size_t from, size_t to);
 void prompt_add_bound(prompt *p, prompt_bound_kind kind); /* at the present end */
 
 #endif
