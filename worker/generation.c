@@ -1,0 +1,96 @@
+#include "worker/generation.h"
+
+#include <string.h>
+
+enum { FIRST_BYTES = 1024 }; /* longer than a token's text and what is held back, mostly */
+
+/* Grow a buffer now, so that the token loop need not. */
+static void reserve(json_text *text) {
+    static const char zeros[FIRST_BYTES];
+    json_text_add(text, zeros, sizeof zeros);
+    json_text_clear(text);
+}
+
+status generation_init(generation *g, const tokenizer *vocab, bool splits, bool starts_inside,
+                       const stop_string *stops, size_t n_stops, error *err) {
+    memset(g, 0, sizeof *g);
+    g->vocab = vocab;
+    g->splits = splits;
+    g->channel = splits && starts_inside ? WIRE_REASONING : WIRE_CONTENT;
+    thinking_init(&g->split, splits && starts_inside, tokenizer_find(vocab, "<think>"),
+                  tokenizer_find(vocab, "</think>"));
+    status rc = stop_match_open(&g->stop, stops, n_stops, err);
+    if (rc != STATUS_OK) return rc;
+    json_text *texts[] = {&g->reasoning, &g->content, &g->raw_reasoning, &g->raw_content,
+                          &g->unstopped};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        reserve(texts[i]);
+        g->failed |= texts[i]->failed;
+    }
+    if (!g->failed) return STATUS_OK;
+    generation_release(g);
+    return error_set(err, STATUS_NO_MEMORY, "generation: no memory for its text");
+}
+
+void generation_release(generation *g) {
+    json_text_release(&g->reasoning);
+    json_text_release(&g->content);
+    json_text_release(&g->raw_reasoning);
+    json_text_release(&g->raw_content);
+    json_text_release(&g->unstopped);
+    stop_match_close(g->stop);
+    memset(g, 0, sizeof *g);
+}
+
+static void note_failures(generation *g) {
+    g->failed |= g->reasoning.failed || g->content.failed || g->raw_reasoning.failed ||
+                 g->raw_content.failed || g->unstopped.failed;
+}
+
+/* The raw texts of this push go on to the reader. */
+static void show(generation *g) {
+    utf8_stream_push(&g->reasoning_stream, g->raw_reasoning.bytes, g->raw_reasoning.length,
+                     &g->reasoning);
+    if (!g->splits || !g->split.inside) {
+        utf8_stream_finish(&g->reasoning_stream, &g->reasoning);
+    }
+    json_text_clear(&g->unstopped);
+    if (stop_match_push(g->stop, g->raw_content.bytes, g->raw_content.length, &g->unstopped) >=
+        0) {
+        g->stopped = true;
+    }
+    utf8_stream_push(&g->content_stream, g->unstopped.bytes, g->unstopped.length, &g->content);
+    note_failures(g);
+}
+
+void generation_push(generation *g, int32_t id) {
+    json_text_clear(&g->reasoning);
+    json_text_clear(&g->content);
+    json_text_clear(&g->raw_reasoning);
+    json_text_clear(&g->raw_content);
+    size_t length = 0;
+    const char *bytes = tokenizer_bytes(g->vocab, id, &length);
+    if (tokenizer_kind(g->vocab, id) == TOKEN_CONTROL) length = 0;
+    g->channel = g->splits && g->split.inside ? WIRE_REASONING : WIRE_CONTENT;
+    g->n_tokens++;
+    g->n_reasoning += g->channel == WIRE_REASONING;
+    if (g->splits) {
+        thinking_push(&g->split, id, bytes, length, &g->raw_reasoning, &g->raw_content);
+    } else {
+        json_text_add(&g->raw_content, bytes, length);
+    }
+    show(g);
+}
+
+void generation_finish(generation *g) {
+    json_text_clear(&g->raw_reasoning);
+    json_text_clear(&g->unstopped);
+    if (g->splits) thinking_finish(&g->split, &g->raw_reasoning);
+    utf8_stream_push(&g->reasoning_stream, g->raw_reasoning.bytes, g->raw_reasoning.length,
+                     &g->reasoning);
+    utf8_stream_finish(&g->reasoning_stream, &g->reasoning);
+    stop_match_finish(g->stop, &g->unstopped);
+    utf8_stream_push(&g->content_stream, g->unstopped.bytes, g->unstopped.length, &g->content);
+    utf8_stream_finish(&g->content_stream, &g->content);
+    note_failures(g);
+}

@@ -1,0 +1,349 @@
+#include "worker/job.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the readers of single fields share. */
+typedef struct reader {
+    const cJSON *body;
+    char *param; /* [CHAT_PARAM_SIZE] */
+    error *err;
+} reader;
+
+/* The field at fault goes into param, and its name in front of the text. */
+static status refuse(const reader *r, const char *name, const char *what) {
+    (void)snprintf(r->param, CHAT_PARAM_SIZE, "%s", name);
+    return error_set(r->err, STATUS_BAD_INPUT, "%s %s", name, what);
+}
+
+/* A present field that is not null. */
+static const cJSON *find(const reader *r, const char *name) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(r->body, name);
+    return cJSON_IsNull(item) ? NULL : item;
+}
+
+static const char *number_text(const cJSON *item) {
+    return item->valuestring != NULL ? item->valuestring : "";
+}
+
+/* --- scalars --- */
+
+static status read_float(const reader *r, const char *name, double min, double max,
+                         float *out) {
+    const cJSON *item = find(r, name);
+    char what[160];
+    if (item == NULL) return STATUS_OK;
+    if (!cJSON_IsNumber(item)) return refuse(r, name, "must be a number");
+    double value = item->valuedouble;
+    if (!(value >= min && value <= max)) {
+        (void)snprintf(what, sizeof what, "is %.40s, it must be from %g to %g",
+                       number_text(item), min, max);
+        return refuse(r, name, what);
+    }
+    *out = (float)value;
+    return STATUS_OK;
+}
+
+/* The exact integer of a JSON number; 2.0 and 2e3 are integers too. */
+static bool exact_integer(const cJSON *item, int64_t *out) {
+    const char *text = number_text(item);
+    if (text[0] != '\0' && strpbrk(text, ".eE") == NULL) {
+        char *end = NULL;
+        errno = 0;
+        long long value = strtoll(text, &end, 10);
+        *out = value;
+        return errno == 0 && *end == '\0';
+    }
+    double value = item->valuedouble;
+    if (!(fabs(value) <= 9007199254740992.0) || value != floor(value)) return false;
+    *out = (int64_t)value;
+    return true;
+}
+
+static status read_integer(const reader *r, const char *name, int64_t min, int64_t max,
+                           int64_t *out, bool *present) {
+    const cJSON *item = find(r, name);
+    char what[160];
+    if (present != NULL) *present = item != NULL;
+    if (item == NULL) return STATUS_OK;
+    int64_t value = 0;
+    if (!cJSON_IsNumber(item)) return refuse(r, name, "must be an integer");
+    if (!exact_integer(item, &value) || value < min || value > max) {
+        (void)snprintf(what, sizeof what, "is %.40s, it must be an integer from %lld to %lld",
+                       number_text(item), (long long)min, (long long)max);
+        return refuse(r, name, what);
+    }
+    *out = value;
+    return STATUS_OK;
+}
+
+static status read_bool(const reader *r, const char *name, bool *out) {
+    const cJSON *item = find(r, name);
+    if (item == NULL) return STATUS_OK;
+    if (!cJSON_IsBool(item)) return refuse(r, name, "must be true or false");
+    *out = cJSON_IsTrue(item);
+    return STATUS_OK;
+}
+
+/* --- lists --- */
+
+static status add_stop(job *j, const reader *r, const char *name, const cJSON *item) {
+    if (!cJSON_IsString(item)) return refuse(r, name, "must be a string");
+    size_t length = strlen(item->valuestring);
+    if (length == 0) return refuse(r, name, "must not be empty");
+    if (length > STOP_MATCH_MAX_BYTES) return refuse(r, name, "is longer than 4096 bytes");
+    j->stops[j->n_stops++] = (stop_string){item->valuestring, length};
+    return STATUS_OK;
+}
+
+static status read_stops(job *j, const reader *r) {
+    const cJSON *stop = find(r, "stop");
+    if (stop == NULL) return STATUS_OK;
+    if (cJSON_IsString(stop)) return add_stop(j, r, "stop", stop);
+    if (!cJSON_IsArray(stop))
+        return refuse(r, "stop", "must be a string or an array of strings");
+    if (cJSON_GetArraySize(stop) > STOP_MATCH_MAX_STRINGS) {
+        return refuse(r, "stop", "has more than 32 strings");
+    }
+    status rc = STATUS_OK;
+    for (const cJSON *item = stop->child; item != NULL && rc == STATUS_OK; item = item->next) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "stop[%zu]", j->n_stops);
+        rc = add_stop(j, r, name, item);
+    }
+    return rc;
+}
+
+static status read_bias(const reader *r, const cJSON *item, uint32_t n_vocab,
+                        sampler_bias *out) {
+    char name[64], *end = NULL;
+    (void)snprintf(name, sizeof name, "logit_bias.%.40s", item->string);
+    errno = 0;
+    long id = strtol(item->string, &end, 10);
+    if (errno != 0 || end == item->string || *end != '\0' || id < 0 || id >= (long)n_vocab) {
+        return refuse(r, name, "is not the id of a token of this model");
+    }
+    if (!cJSON_IsNumber(item) || !(fabs(item->valuedouble) <= 100)) {
+        return refuse(r, name, "must be a number from -100 to 100");
+    }
+    *out = (sampler_bias){(int32_t)id, (float)item->valuedouble};
+    return STATUS_OK;
+}
+
+static status read_biases(job *j, const reader *r, uint32_t n_vocab) {
+    const cJSON *list = find(r, "logit_bias");
+    if (list == NULL) return STATUS_OK;
+    if (!cJSON_IsObject(list)) {
+        return refuse(r, "logit_bias", "must be an object of token ids to numbers");
+    }
+    int n = cJSON_GetArraySize(list);
+    if (n > SAMPLER_MAX_BIASES) return refuse(r, "logit_bias", "has more than 1024 entries");
+    if (n == 0) return STATUS_OK;
+    j->biases = calloc((size_t)n, sizeof *j->biases);
+    if (j->biases == NULL) return error_set(r->err, STATUS_NO_MEMORY, "logit_bias: no memory");
+    for (const cJSON *item = list->child; item != NULL; item = item->next) {
+        status rc = read_bias(r, item, n_vocab, &j->biases[j->sampling.n_biases]);
+        if (rc != STATUS_OK) return rc;
+        j->sampling.n_biases++;
+    }
+    j->sampling.biases = j->biases;
+    return STATUS_OK;
+}
+
+static status check_ids(const reader *r, const char *name, const cJSON *list,
+                        uint32_t n_vocab) {
+    size_t i = 0;
+    for (const cJSON *item = list->child; item != NULL; item = item->next, i++) {
+        int64_t id = 0;
+        if (cJSON_IsNumber(item) && exact_integer(item, &id) && id >= 0 &&
+            id < (int64_t)n_vocab) {
+            continue;
+        }
+        char path[64];
+        (void)snprintf(path, sizeof path, "%.32s[%zu]", name, i);
+        return refuse(r, path,
+                      cJSON_IsString(item) ? "is a string: one prompt a request, please"
+                                           : "is not the id of a token of this model");
+    }
+    return STATUS_OK;
+}
+
+static status read_prompt(job *j, const reader *r, const char *name, uint32_t n_vocab) {
+    const cJSON *prompt = find(r, name);
+    if (prompt == NULL) return refuse(r, name, "is missing");
+    j->prompt = prompt;
+    if (cJSON_IsString(prompt)) return STATUS_OK;
+    if (!cJSON_IsArray(prompt)) {
+        return refuse(r, name, "must be a string or an array of token ids");
+    }
+    return check_ids(r, name, prompt, n_vocab);
+}
+
+/* --- groups --- */
+
+static status read_sampling(job *j, const reader *r) {
+    sampler_params *p = &j->sampling;
+    int64_t top_k = p->top_k, seed = 0;
+    status rc = read_float(r, "temperature", 0, 2, &p->temperature);
+    if (rc == STATUS_OK) rc = read_float(r, "top_p", 0, 1, &p->top_p);
+    if (rc == STATUS_OK) rc = read_float(r, "min_p", 0, 1, &p->min_p);
+    if (rc == STATUS_OK) rc = read_integer(r, "top_k", -1, INT32_MAX, &top_k, NULL);
+    if (rc == STATUS_OK) {
+        rc = read_float(r, "repetition_penalty", 0.01, 10, &p->repetition_penalty);
+    }
+    if (rc == STATUS_OK) rc = read_float(r, "presence_penalty", -2, 2, &p->presence_penalty);
+    if (rc == STATUS_OK) rc = read_float(r, "frequency_penalty", -2, 2, &p->frequency_penalty);
+    if (rc == STATUS_OK)
+        rc = read_integer(r, "seed", INT64_MIN, INT64_MAX, &seed, &j->has_seed);
+    p->top_k = top_k < 0 ? 0 : (uint32_t)top_k;
+    p->seed = (uint64_t)seed;
+    return rc;
+}
+
+static status read_limits(job *j, const reader *r) {
+    int64_t n = 1, max_tokens = 0;
+    status rc = read_integer(r, "n", 1, WIRE_MAX_CHOICES, &n, NULL);
+    if (rc == STATUS_OK) rc = read_integer(r, "max_tokens", 1, INT32_MAX, &max_tokens, NULL);
+    if (rc == STATUS_OK) {
+        rc = read_integer(r, "max_completion_tokens", 1, INT32_MAX, &max_tokens, NULL);
+    }
+    if (rc == STATUS_OK) rc = read_bool(r, "ignore_eos", &j->ignore_end);
+    j->n_choices = (uint32_t)n;
+    j->max_tokens = (uint32_t)max_tokens;
+    return rc;
+}
+
+/* A chat says logprobs: true and top_logprobs: N; a completion says logprobs: N. */
+static status read_logprobs(job *j, const reader *r) {
+    int64_t top = 0;
+    bool has_top = false;
+    status rc = STATUS_OK;
+    if (j->kind == WIRE_COMPLETION) {
+        rc = read_integer(r, "logprobs", 0, SAMPLER_MAX_TOP, &top, &j->logprobs);
+    } else {
+        rc = read_bool(r, "logprobs", &j->logprobs);
+        if (rc == STATUS_OK) {
+            rc = read_integer(r, "top_logprobs", 0, SAMPLER_MAX_TOP, &top, &has_top);
+        }
+        if (rc == STATUS_OK && has_top && top > 0 && !j->logprobs) {
+            return refuse(r, "top_logprobs", "needs logprobs to be true");
+        }
+    }
+    j->n_top_logprobs = (uint32_t)top;
+    return rc;
+}
+
+/* Fields whose silent neglect would give a wrong answer. */
+static status refuse_unsupported(const job *j, const reader *r) {
+    const cJSON *format = find(r, "response_format");
+    if (format != NULL) {
+        const cJSON *type = cJSON_GetObjectItemCaseSensitive(format, "type");
+        if (!cJSON_IsString(type)) return refuse(r, "response_format.type", "must be a string");
+        if (strcmp(type->valuestring, "text") != 0) {
+            return refuse(r, "response_format.type",
+                          "can only be text: output is not constrained");
+        }
+    }
+    if (j->kind != WIRE_COMPLETION) return STATUS_OK;
+    bool echo = false;
+    status rc = read_bool(r, "echo", &echo);
+    if (rc != STATUS_OK) return rc;
+    if (echo) return refuse(r, "echo", "is not supported");
+    const cJSON *suffix = find(r, "suffix");
+    if (suffix != NULL && !(cJSON_IsString(suffix) && suffix->valuestring[0] == '\0')) {
+        return refuse(r, "suffix", "is not supported");
+    }
+    int64_t best_of = j->n_choices;
+    rc = read_integer(r, "best_of", 1, WIRE_MAX_CHOICES, &best_of, NULL);
+    if (rc == STATUS_OK && best_of != j->n_choices) {
+        return refuse(r, "best_of", "can only be equal to n");
+    }
+    return rc;
+}
+
+static status read_input(job *j, const reader *r, uint32_t n_vocab) {
+    switch (j->kind) {
+    case WIRE_COMPLETION:
+        return read_prompt(j, r, "prompt", n_vocab);
+    case WIRE_TOKENIZE:
+        return read_prompt(j, r, find(r, "prompt") == NULL ? "content" : "prompt", n_vocab);
+    case WIRE_CHAT:
+        break;
+    case WIRE_COUNT:
+        if (find(r, "messages") == NULL && find(r, "prompt") != NULL) {
+            return read_prompt(j, r, "prompt", n_vocab);
+        }
+        break;
+    case WIRE_EMBED:
+    case WIRE_RERANK:
+        return error_set(r->err, STATUS_BAD_INPUT,
+                         "this model gives no embeddings and ranks nothing");
+    }
+    const cJSON *messages = find(r, "messages");
+    if (messages == NULL) return refuse(r, "messages", "is missing");
+    if (!cJSON_IsArray(messages)) return refuse(r, "messages", "must be an array");
+    if (messages->child == NULL) return refuse(r, "messages", "is empty");
+    return chat_normalise(j->body, r->param, r->err);
+}
+
+status job_parse(job *out, wire_kind kind, const char *body, size_t length, uint32_t n_vocab,
+                 const sampler_params *defaults, char param[CHAT_PARAM_SIZE], error *err) {
+    memset(out, 0, sizeof *out);
+    param[0] = '\0';
+    out->kind = kind;
+    out->sampling = *defaults;
+    out->sampling.biases = NULL;
+    out->sampling.n_biases = 0;
+    status rc = json_parse(&out->body, body, length, "request body", err);
+    if (rc != STATUS_OK) goto fail;
+    reader r = {out->body, param, err};
+    if (!cJSON_IsObject(out->body)) {
+        rc = error_set(err, STATUS_BAD_INPUT, "the request body must be a JSON object");
+        goto fail;
+    }
+    rc = read_input(out, &r, n_vocab);
+    if (rc == STATUS_OK) rc = read_limits(out, &r);
+    if (rc == STATUS_OK) rc = read_sampling(out, &r);
+    if (rc == STATUS_OK) rc = read_logprobs(out, &r);
+    if (rc == STATUS_OK) rc = read_stops(out, &r);
+    if (rc == STATUS_OK) rc = read_biases(out, &r, n_vocab);
+    if (rc == STATUS_OK) rc = refuse_unsupported(out, &r);
+    if (rc != STATUS_OK) goto fail;
+    return STATUS_OK;
+fail:
+    job_release(out);
+    return rc;
+}
+
+void job_release(job *j) {
+    free(j->biases);
+    cJSON_Delete(j->body);
+    memset(j, 0, sizeof *j);
+}
+
+/* --- defaults of the file --- */
+
+static void read_default(const gguf_file *file, const char *name, double min, double max,
+                         float *out) {
+    const gguf_key *key = gguf_find_key(file, name);
+    double value = 0;
+    if (key != NULL && gguf_read_f64(key, &value) && value >= min && value <= max) {
+        *out = (float)value;
+    }
+}
+
+void job_default_sampling(sampler_params *out, const gguf_file *file) {
+    *out = (sampler_params){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    read_default(file, "general.sampling.temp", 0, 2, &out->temperature);
+    read_default(file, "general.sampling.top_p", 0, 1, &out->top_p);
+    read_default(file, "general.sampling.min_p", 0, 1, &out->min_p);
+    read_default(file, "general.sampling.penalty_repeat", 0.01, 10, &out->repetition_penalty);
+    const gguf_key *key = gguf_find_key(file, "general.sampling.top_k");
+    int64_t top_k = 0;
+    if (key != NULL && gguf_read_i64(key, &top_k) && top_k >= 0 && top_k <= INT32_MAX) {
+        out->top_k = (uint32_t)top_k;
+    }
+}

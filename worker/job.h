@@ -1,0 +1,56 @@
+/* job.h - what a SUBMIT asks for: its JSON body as checked parameters.
+ *
+ * Every field that is known is checked for type and range; a wrong one is
+ * STATUS_BAD_INPUT with the field's path in param.  Unknown fields are ignored, null is
+ * absent.  A field that asks for what this build cannot do is refused, not ignored.
+ *
+ *   chat        messages, tools, chat_template_kwargs (see chat_template.h)
+ *   completion  prompt: a string, or an array of token ids
+ *   count       as chat, or as completion
+ *   tokenize    prompt (or content, as llama.cpp names it)
+ *   both of the first take max_completion_tokens or max_tokens, temperature, top_p, top_k,
+ *   min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed, n,
+ *   stop, logprobs, top_logprobs, ignore_eos
+ *
+ * A request that is silent about sampling gets the file's general.sampling.* values, and
+ * without those OpenAI's: temperature 1, top_p 1.  No state; any thread.
+ */
+#ifndef SILICEO_WORKER_JOB_H
+#define SILICEO_WORKER_JOB_H
+
+#include "common/chat_request.h"
+#include "common/error.h"
+#include "common/gguf.h"
+#include "common/json.h"
+#include "common/wire.h"
+#include "worker/sampler.h"
+#include "worker/text/stop_match.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct job {
+    wire_kind kind;
+    cJSON *body;         /* owned; messages of a chat are in it, normalised */
+    const cJSON *prompt; /* in body: a string or an array of checked ids; NULL for messages */
+    uint32_t n_choices;
+    uint32_t max_tokens; /* 0: what fits the context */
+    bool ignore_end;
+    bool logprobs;
+    uint32_t n_top_logprobs;
+    sampler_params sampling; /* biases point to `biases` */
+    bool has_seed;
+    sampler_bias *biases;                      /* owned */
+    stop_string stops[STOP_MATCH_MAX_STRINGS]; /* in body */
+    size_t n_stops;
+} job;
+
+/* Sampling of a request that is silent: the file's keys over OpenAI's defaults. */
+void job_default_sampling(sampler_params *out, const gguf_file *file);
+
+/* n_vocab bounds ids.  param gets the field at fault, or "".  On failure *out needs no release. */
+status job_parse(job *out, wire_kind kind, const char *body, size_t length, uint32_t n_vocab,
+                 const sampler_params *defaults, char param[CHAT_PARAM_SIZE], error *err);
+void job_release(job *j); /* accepts a zeroed one */
+
+#endif

@@ -1,0 +1,423 @@
+#include "worker/request.h"
+
+#include "common/clock.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- faults --- */
+
+static status fault_set(request_fault *f, uint32_t http_status, const char *code, status rc) {
+    f->http_status = http_status;
+    f->code = code;
+    return rc;
+}
+
+/* What a failed step of the making means to the client. */
+static status fault_from(request_fault *f, status rc) {
+    if (f->http_status != 0) return rc;
+    if (rc == STATUS_BAD_INPUT) return fault_set(f, 400, "invalid_value", rc);
+    if (rc == STATUS_NO_MEMORY) {
+        f->retryable = true;
+        return fault_set(f, 503, "out_of_memory", rc);
+    }
+    return fault_set(f, 500, "internal_error", rc);
+}
+
+static const char *prompt_field(const job *j) {
+    return j->prompt != NULL ? "prompt" : "messages";
+}
+
+static status too_long(const request_context *c, const job *j, const char *at_least,
+                       size_t n_tokens, request_fault *f) {
+    (void)snprintf(f->param, sizeof f->param, "%s", prompt_field(j));
+    error_record(&f->err, STATUS_BAD_INPUT,
+                 "this model's maximum context length is %u tokens, %s has %s%zu; one more is "
+                 "needed for an answer",
+                 c->n_context, prompt_field(j), at_least, n_tokens);
+    return fault_set(f, 400, "context_length_exceeded", STATUS_BAD_INPUT);
+}
+
+/* --- the prompt --- */
+
+/* Encoding a text that cannot fit would keep everyone waiting for nothing. */
+static status check_bytes(const request_context *c, const job *j, size_t n_bytes,
+                          request_fault *f) {
+    size_t least = n_bytes / c->max_token_bytes;
+    if (j->kind == WIRE_TOKENIZE || least < c->n_context) return STATUS_OK;
+    return too_long(c, j, "at least ", least, f);
+}
+
+static status encode_messages(const request_context *c, job *j, token_list *ids,
+                              bool *opens_thinking, request_fault *f) {
+    prompt p = {0};
+    status rc = chat_template_render(j->body, c->style, &p, &f->err);
+    if (rc != STATUS_OK) {
+        if (rc == STATUS_BAD_INPUT) (void)snprintf(f->param, sizeof f->param, "messages");
+        goto done;
+    }
+    rc = check_bytes(c, j, p.text.length, f);
+    if (rc != STATUS_OK) goto done;
+    *opens_thinking = p.opens_thinking;
+    /* What clients wrote is text: it cannot spell control tokens. */
+    rc = tokenizer_encode_prompt(c->vocab, &p, TOKENIZER_ADDED_NONE, ids, &f->err);
+done:
+    prompt_release(&p);
+    return rc;
+}
+
+static status encode_prompt(const request_context *c, const job *j, token_list *ids,
+                            request_fault *f) {
+    if (cJSON_IsString(j->prompt)) {
+        size_t length = strlen(j->prompt->valuestring);
+        status rc = check_bytes(c, j, length, f);
+        if (rc != STATUS_OK) return rc;
+        return tokenizer_encode(c->vocab, j->prompt->valuestring, length, TOKENIZER_ADDED_ALL,
+                                ids, &f->err);
+    }
+    for (const cJSON *item = j->prompt->child; item != NULL; item = item->next) {
+        status rc = token_list_add(ids, (int32_t)item->valuedouble, &f->err);
+        if (rc != STATUS_OK) return rc;
+    }
+    return STATUS_OK;
+}
+
+static status encode(const request_context *c, job *j, token_list *ids, bool *opens_thinking,
+                     request_fault *f) {
+    *opens_thinking = false;
+    if (j->prompt != NULL) return encode_prompt(c, j, ids, f);
+    return encode_messages(c, j, ids, opens_thinking, f);
+}
+
+/* --- kinds that give no tokens --- */
+
+static status make_result(request *r, const token_list *ids, request_fault *f) {
+    json_text text = {0};
+    if (r->job.kind == WIRE_COUNT) {
+        json_text_format(&text, "{\"tokens\":%zu}", ids->length);
+    } else {
+        json_text_format(&text, "{\"tokens\":[");
+        for (size_t i = 0; i < ids->length; i++)
+            json_text_format(&text, "%s%d", i > 0 ? "," : "", ids->ids[i]);
+        json_text_format(&text, "]}");
+    }
+    r->result = text.failed ? NULL : text.bytes;
+    if (r->result != NULL) return STATUS_OK;
+    json_text_release(&text);
+    return error_set(&f->err, STATUS_NO_MEMORY, "request: no memory for its result");
+}
+
+/* --- choices --- */
+
+static status check_length(const request *r, size_t n_prompt, request_fault *f) {
+    const request_context *c = r->context;
+    if (n_prompt == 0) {
+        (void)snprintf(f->param, sizeof f->param, "%s", prompt_field(&r->job));
+        return error_set(&f->err, STATUS_BAD_INPUT, "%s has no tokens", prompt_field(&r->job));
+    }
+    return n_prompt < c->n_context ? STATUS_OK : too_long(c, &r->job, "", n_prompt, f);
+}
+
+static uint32_t limit_of(const request *r) {
+    uint32_t room = r->context->n_context - r->n_prompt;
+    return r->job.max_tokens != 0 && r->job.max_tokens < room ? r->n_prompt + r->job.max_tokens
+                                                              : r->context->n_context;
+}
+
+static status make_choice(request *r, uint32_t index, const token_list *ids,
+                          bool opens_thinking, uint64_t seed, error *err) {
+    choice *c = &r->choices[index];
+    uint32_t cap = limit_of(r);
+    sampler_params params = r->job.sampling;
+    params.seed = (r->job.has_seed ? params.seed : seed) + index;
+    status rc = sequence_init(&c->timeline, ids->ids, r->n_prompt, cap, err);
+    if (rc != STATUS_OK) return rc;
+    c->timeline.owner = r;
+    c->timeline.choice = index;
+    rc = sampler_new(&c->draws, &params, cap < r->context->n_vocab ? cap : r->context->n_vocab,
+                     err);
+    if (rc != STATUS_OK) return rc;
+    sampler_see_prompt(c->draws, ids->ids, r->n_prompt);
+    rc = generation_init(&c->text, r->context->vocab, r->job.prompt == NULL, opens_thinking,
+                         r->job.stops, r->job.n_stops, err);
+    if (rc != STATUS_OK) return rc;
+    c->open = true;
+    r->n_open++;
+    return STATUS_OK;
+}
+
+/* Go on where another node stopped: its tokens are on the timeline, and the text they
+ * gave has been seen. */
+static status replay(request *r, const wire_resume *resume, request_fault *f) {
+    choice *c = &r->choices[0];
+    if (resume->n_ids == 0) return STATUS_OK;
+    if (r->n_choices != 1) {
+        return error_set(&f->err, STATUS_BAD_INPUT, "n = %u: only one choice can be resumed",
+                         r->n_choices);
+    }
+    for (size_t i = 0; i < resume->n_ids; i++) {
+        int32_t id = resume->ids[i];
+        if (id < 0 || (uint32_t)id >= r->context->n_vocab) {
+            return error_set(&f->err, STATUS_BAD_INPUT, "resume: id %d at %zu is not a token",
+                             id, i);
+        }
+        sampler_see_output(c->draws, id);
+        generation_push(&c->text, id);
+        if (c->text.stopped || tokenizer_is_end(r->context->vocab, id)) return STATUS_OK;
+        if (!sequence_append(&c->timeline, id)) {
+            return error_set(&f->err, STATUS_BAD_INPUT,
+                             "resume: %zu ids do not fit behind a prompt of %u", resume->n_ids,
+                             r->n_prompt);
+        }
+    }
+    json_text_clear(&c->text.reasoning); /* the other node has sent it */
+    json_text_clear(&c->text.content);
+    sampler_set_counter(c->draws, resume->sampler_counter);
+    return STATUS_OK;
+}
+
+static status make_choices(request *r, const token_list *ids, bool opens_thinking,
+                           uint64_t seed, const wire_submit *submit, request_fault *f) {
+    status rc = check_length(r, ids->length, f);
+    if (rc != STATUS_OK) return rc;
+    r->n_prompt = (uint32_t)ids->length;
+    r->choices = calloc(r->job.n_choices, sizeof *r->choices);
+    if (r->choices == NULL) {
+        return error_set(&f->err, STATUS_NO_MEMORY, "request: no memory for %u choices",
+                         r->job.n_choices);
+    }
+    r->n_choices = r->job.n_choices;
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        rc = make_choice(r, i, ids, opens_thinking, seed, &f->err);
+        if (rc != STATUS_OK) return rc;
+        r->choices[i].timeline.priority = submit->priority != 0;
+    }
+    return replay(r, &submit->resume, f);
+}
+
+/* --- life --- */
+
+static bool gives_tokens(wire_kind kind) {
+    return kind == WIRE_CHAT || kind == WIRE_COMPLETION;
+}
+
+static status check_kind(const wire_submit *submit, request_fault *f) {
+    if (submit->kind != WIRE_EMBED && submit->kind != WIRE_RERANK) return STATUS_OK;
+    error_record(&f->err, STATUS_BAD_INPUT, "this model gives no embeddings and ranks nothing");
+    return fault_set(f, 501, "unsupported", STATUS_BAD_INPUT);
+}
+
+status request_make(request **out, const request_context *context, const wire_submit *submit,
+                    uint64_t seed, request_fault *fault) {
+    token_list ids = {0};
+    bool opens_thinking = false;
+    *out = NULL;
+    memset(fault, 0, sizeof *fault);
+    status rc = check_kind(submit, fault);
+    if (rc != STATUS_OK) return rc;
+    request *r = calloc(1, sizeof *r);
+    if (r == NULL) {
+        rc = error_set(&fault->err, STATUS_NO_MEMORY, "request: no memory");
+        goto fail;
+    }
+    r->context = context;
+    r->id = submit->request;
+    r->epoch = submit->epoch;
+    r->submitted_ns = clock_monotonic_ns();
+    if (submit->deadline_ms > 0) {
+        r->deadline_ns = r->submitted_ns + submit->deadline_ms * 1000000u;
+    }
+    rc = job_parse(&r->job, submit->kind, submit->body.bytes, submit->body.length,
+                   context->n_vocab, &context->defaults, fault->param, &fault->err);
+    if (rc != STATUS_OK) goto fail;
+    rc = encode(context, &r->job, &ids, &opens_thinking, fault);
+    if (rc != STATUS_OK) goto fail;
+    if (gives_tokens(submit->kind)) {
+        rc = make_choices(r, &ids, opens_thinking, seed, submit, fault);
+    } else {
+        rc = make_result(r, &ids, fault);
+        r->n_prompt = (uint32_t)ids.length;
+    }
+    if (rc != STATUS_OK) goto fail;
+    token_list_release(&ids);
+    *out = r;
+    return STATUS_OK;
+fail:
+    token_list_release(&ids);
+    request_free(r);
+    return fault_from(fault, rc);
+}
+
+void request_free(request *r) {
+    if (r == NULL) return;
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        generation_release(&r->choices[i].text);
+        sampler_free(r->choices[i].draws);
+        sequence_release(&r->choices[i].timeline);
+    }
+    free(r->choices);
+    free(r->result);
+    json_text_release(&r->logprobs);
+    job_release(&r->job);
+    free(r);
+}
+
+/* --- tokens --- */
+
+static void send(request *r, const choice *c, wire_channel channel, const int32_t *ids,
+                 size_t n_ids, const json_text *text, wire_finish finish) {
+    wire_tokens message = {.request = r->id,
+                           .epoch = r->epoch,
+                           .number = r->number++,
+                           .choice = c->timeline.choice,
+                           .channel = channel,
+                           .ids = ids,
+                           .n_ids = n_ids,
+                           .text = wire_text(text->bytes, text->length),
+                           .finish = finish};
+    if (n_ids > 0) message.logprobs = wire_text(r->logprobs.bytes, r->logprobs.length);
+    r->context->sink.on_tokens(r->context->sink.context, &message);
+}
+
+/* One message, or two when the token closed the reasoning and opened the answer. */
+static void report(request *r, choice *c, const int32_t *id, wire_finish finish) {
+    const generation *g = &c->text;
+    size_t n = id != NULL ? 1 : 0;
+    if (g->reasoning.length > 0 && g->content.length > 0) {
+        bool id_is_reasoning = g->channel == WIRE_REASONING;
+        send(r, c, WIRE_REASONING, id, id_is_reasoning ? n : 0, &g->reasoning,
+             WIRE_FINISH_NONE);
+        send(r, c, WIRE_CONTENT, id, id_is_reasoning ? 0 : n, &g->content, finish);
+    } else if (g->reasoning.length > 0) {
+        send(r, c, WIRE_REASONING, id, n, &g->reasoning, finish);
+    } else if (g->content.length > 0) {
+        send(r, c, WIRE_CONTENT, id, n, &g->content, finish);
+    } else {
+        send(r, c, g->channel, id, n, &g->content, finish);
+    }
+    json_text_clear(&r->logprobs);
+}
+
+static void close_choice(request *r, choice *c, const int32_t *id, wire_finish finish) {
+    generation_finish(&c->text);
+    c->open = false;
+    r->n_open--;
+    report(r, c, id, finish);
+}
+
+static bool is_full(const sequence *s) {
+    return s->n_tokens == s->cap_tokens;
+}
+
+bool request_take(request *r, choice *c, int32_t id) {
+    if (r->first_token_ns == 0) r->first_token_ns = clock_monotonic_ns();
+    sampler_see_output(c->draws, id);
+    generation_push(&c->text, id);
+    wire_finish finish = WIRE_FINISH_NONE;
+    if (c->text.stopped || tokenizer_is_end(r->context->vocab, id)) {
+        finish = WIRE_FINISH_STOP;
+    } else {
+        bool appended = sequence_append(&c->timeline, id);
+        CHECK(appended);
+        if (is_full(&c->timeline)) finish = WIRE_FINISH_LENGTH;
+    }
+    if (finish != WIRE_FINISH_NONE) {
+        close_choice(r, c, &id, finish);
+        return false;
+    }
+    report(r, c, &id, finish);
+    return true;
+}
+
+bool request_finish_if_over(request *r, choice *c) {
+    const sequence *s = &c->timeline;
+    bool ended = c->text.n_tokens > s->n_tokens - s->n_prompt; /* its last one was not kept */
+    if (!ended && !is_full(s)) return false;
+    close_choice(r, c, NULL, ended ? WIRE_FINISH_STOP : WIRE_FINISH_LENGTH);
+    return true;
+}
+
+/* --- log probabilities, as the items of OpenAI's `content` list --- */
+
+static void add_token(json_text *out, const tokenizer *vocab, int32_t id, float logprob) {
+    size_t length = 0;
+    const char *bytes = tokenizer_bytes(vocab, id, &length);
+    json_text_format(out, "{\"token\":");
+    json_text_string(out, bytes, length);
+    /* JSON has no infinity; OpenAI's smallest is -9999. */
+    json_text_format(out, ",\"logprob\":%.6g,\"bytes\":[",
+                     isfinite(logprob) ? (double)logprob : -9999.0);
+    for (size_t i = 0; i < length; i++)
+        json_text_format(out, "%s%u", i > 0 ? "," : "", (unsigned)(unsigned char)bytes[i]);
+    json_text_format(out, "]");
+}
+
+void request_note_logprobs(request *r, sampler_scratch *scratch, const float *raw, int32_t id) {
+    sampler_logprob top[SAMPLER_MAX_TOP];
+    float logprob = 0;
+    size_t n_top = r->job.n_top_logprobs;
+    sampler_logprobs(scratch, raw, r->context->n_vocab, id, &logprob, top, n_top);
+    json_text_clear(&r->logprobs);
+    json_text_format(&r->logprobs, "[");
+    add_token(&r->logprobs, r->context->vocab, id, logprob);
+    json_text_format(&r->logprobs, ",\"top_logprobs\":[");
+    for (size_t i = 0; i < n_top; i++) {
+        if (i > 0) json_text_format(&r->logprobs, ",");
+        add_token(&r->logprobs, r->context->vocab, top[i].id, top[i].logprob);
+        json_text_format(&r->logprobs, "}");
+    }
+    json_text_format(&r->logprobs, "]}]");
+}
+
+/* --- the end --- */
+
+static double ms_between(uint64_t from_ns, uint64_t to_ns) {
+    return from_ns == 0 || to_ns < from_ns ? 0 : (double)(to_ns - from_ns) / 1e6;
+}
+
+void request_done(request *r, bool has_cache) {
+    uint64_t now = clock_monotonic_ns();
+    wire_done done = {.request = r->id,
+                      .epoch = r->epoch,
+                      .number = r->number,
+                      .prompt_tokens = r->n_prompt,
+                      .hit_rate = -1};
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        done.completion_tokens += r->choices[i].text.n_tokens;
+        done.reasoning_tokens += r->choices[i].text.n_reasoning;
+    }
+    uint64_t started = r->started_ns != 0 ? r->started_ns : now;
+    done.queue_ms = ms_between(r->submitted_ns, started);
+    done.prefill_ms = ms_between(r->started_ns, r->first_token_ns);
+    done.decode_ms = ms_between(r->first_token_ns, now);
+    if (has_cache && r->expert_lookups > 0) {
+        done.hit_rate = (double)r->expert_hits / (double)r->expert_lookups;
+        done.misses_per_token = r->expert_misses / (double)r->rows;
+    }
+    if (r->result != NULL) done.result = wire_text(r->result, strlen(r->result));
+    r->over = true;
+    r->context->sink.on_done(r->context->sink.context, &done);
+}
+
+static void send_error(const request_context *c, uint64_t id, uint64_t epoch,
+                       const request_fault *f) {
+    wire_error message = {.request = id,
+                          .epoch = epoch,
+                          .http_status = f->http_status,
+                          .code = wire_text(f->code, strlen(f->code)),
+                          .param = wire_text(f->param, strlen(f->param)),
+                          .text = wire_text(f->err.text, strlen(f->err.text)),
+                          .retryable = f->retryable};
+    c->sink.on_error(c->sink.context, &message);
+}
+
+void request_fail(request *r, const request_fault *fault) {
+    r->over = true;
+    send_error(r->context, r->id, r->epoch, fault);
+}
+
+void request_refuse(const request_context *context, const wire_submit *submit,
+                    const request_fault *fault) {
+    send_error(context, submit->request, submit->epoch, fault);
+}

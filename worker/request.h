@@ -1,0 +1,90 @@
+/* request.h - one accepted SUBMIT: its choices, its numbers, and what it reports.
+ *
+ * A request is made whole from a submit: body parsed, template rendered, prompt encoded,
+ * one sequence, sampler and text pipeline for each choice.  The engine runs the sequences;
+ * a token goes through request_take() and out by the sink.  Exactly one of request_done()
+ * and request_fail() ends it; after that it reports nothing.
+ * Thread: engine.
+ */
+#ifndef SILICEO_WORKER_REQUEST_H
+#define SILICEO_WORKER_REQUEST_H
+
+#include "worker/engine.h"
+#include "worker/generation.h"
+#include "worker/job.h"
+#include "worker/sampler.h"
+#include "worker/sequence.h"
+#include "worker/text/chat_template.h"
+#include "worker/text/tokenizer.h"
+
+/* What all requests of an engine share; constant after open. */
+typedef struct request_context {
+    const tokenizer *vocab;
+    chat_style style;
+    sampler_params defaults;
+    uint32_t n_context;
+    uint32_t n_vocab;       /* ids below it exist */
+    size_t max_token_bytes; /* of the longest token */
+    engine_sink sink;
+} request_context;
+
+/* Why a request cannot be served, as the API should say it. */
+typedef struct request_fault {
+    uint32_t http_status;
+    const char *code; /* static text, or "" */
+    char param[CHAT_PARAM_SIZE];
+    bool retryable;
+    error err;
+} request_fault;
+
+typedef struct choice {
+    sequence timeline; /* timeline.owner is the request */
+    sampler *draws;
+    generation text;
+    bool open;
+} choice;
+
+typedef struct request {
+    struct request *next; /* the engine's list */
+    const request_context *context;
+    uint64_t id;
+    uint64_t epoch;
+    job job;
+    choice *choices;
+    uint32_t n_choices;
+    uint32_t n_open;
+    uint32_t n_prompt;
+    bool over;
+    uint64_t number; /* of the next TOKENS */
+    json_text logprobs;
+    char *result; /* JSON of kinds without tokens */
+    /* times of the monotonic clock, ns; 0: not yet */
+    uint64_t submitted_ns, started_ns, first_token_ns, deadline_ns;
+    /* of the steps it took part in */
+    uint64_t expert_lookups, expert_hits;
+    double expert_misses; /* its share by rows */
+    uint64_t rows;
+} request;
+
+/* seed: for a request without one.  On failure *out is NULL and fault is filled. */
+status request_make(request **out, const request_context *context, const wire_submit *submit,
+                    uint64_t seed, request_fault *fault);
+void request_free(request *r); /* its sequences must be idle; accepts NULL */
+
+/* A row of logits gave this choice a token: put it on the timeline and report it.  False
+ * when the choice is over with it (its finish has been reported). */
+bool request_take(request *r, choice *c, int32_t id);
+
+/* Note in r->logprobs what the API wants to know of a pick: raw are the model's logits. */
+void request_note_logprobs(request *r, sampler_scratch *scratch, const float *raw, int32_t id);
+
+/* A resume may bring a choice that is over already: report its finish.  False if it is not. */
+bool request_finish_if_over(request *r, choice *c);
+
+void request_done(request *r, bool has_cache);
+void request_fail(request *r, const request_fault *fault);
+/* The same for a submit that never became a request. */
+void request_refuse(const request_context *context, const wire_submit *submit,
+                    const request_fault *fault);
+
+#endif
