@@ -38,7 +38,7 @@ static inline size_t attention_n_items(const attention_args *args) {
     return (size_t)args->kv.n_kv_heads * args->batch.n_rows;
 }
 /* Bytes of scratch a worker needs, a multiple of 64. */
-size_t attention_scratch_bytes(uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim);
+size_t attention_scratch_bytes(uint32_t head_dim);
 /* Items first .. end - 1.  scratch is the calling worker's own, 64-byte aligned. */
 void attention_items(cpu_tier tier, const attention_args *args, size_t first, size_t end,
                      void *scratch);

@@ -329,7 +329,7 @@ static status init_work(backend_cpu *b, error *err) {
     size_t cols = most(most(c->n_embd, (size_t)c->n_heads * c->head_dim), c->inner_dim);
     cols = most(cols, most(most(c->n_ff, c->n_ff_expert), c->n_ff_shared));
     size_t bytes = matmul_scratch_bytes(cols);
-    bytes = most(bytes, attention_scratch_bytes(c->n_heads, c->n_kv_heads, c->head_dim));
+    bytes = most(bytes, attention_scratch_bytes(c->head_dim));
     bytes = most(bytes, delta_net_scratch_bytes(c->state_dim));
     b->scratch_bytes = (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
     b->cap_jobs = 2 * (size_t)c->n_experts + 8;

@@ -1,6 +1,7 @@
 /* attention.c - the oracle of kernels/attention.h, and the choice of the tier. */
 #include "kernels/attention.h"
 #include "kernels/attention_prepare.h"
+#include "kernels/cpu/attention_scratch.h"
 #include "kernels/cpu/scalar_math.h"
 #include "kernels/cpu/tier_ops.h"
 
@@ -75,9 +76,9 @@ void attention_scalar(const attention_args *args, size_t first, size_t end, void
     }
 }
 
-size_t attention_scratch_bytes(uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim) {
-    const size_t group = n_heads / n_kv_heads;
-    return (group + 1) * KV_PAGE_TOKENS * head_dim * sizeof(float);
+size_t attention_scratch_bytes(uint32_t head_dim) {
+    const size_t bytes = sizeof(attention_scratch) + ATTENTION_KEYS * head_dim * sizeof(float);
+    return (bytes + 63) / 64 * 64;
 }
 
 void attention_items(cpu_tier tier, const attention_args *args, size_t first, size_t end,

@@ -1,6 +1,6 @@
 /* kv_layout.c - reading and writing one row of a KV block, plain C; see kernels/kv_layout.h. */
 #include "kernels/kv_layout.h"
-#include "kernels/cpu/half.h"
+#include "common/half.h"
 #include <math.h>
 
 static void write_q8(unsigned char *block, uint32_t head_dim, uint32_t slot, const float *row) {
@@ -18,8 +18,8 @@ static void write_q8(unsigned char *block, uint32_t head_dim, uint32_t slot, con
         const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
         for (int i = 0; i < KV_GROUP; i++) {
             float q = row[i] * inverse;
-            q = q > 127.0f ? 127.0f : q > -127.0f ? q : -127.0f; /* NaN becomes -127 */
-            values[i] = (int8_t)rintf(q);
+            q = q < 127.0f ? q : 127.0f; /* also for NaN, which the scale keeps */
+            values[i] = (int8_t)rintf(q > -127.0f ? q : -127.0f);
         }
         memcpy(scales + 2 * (size_t)g, &half, 2);
     }

@@ -33,8 +33,13 @@
     size_t vector_argmax_##tier(const float *x, size_t n)
 
 TIER_OPS(scalar);
+TIER_OPS(avx2);
+TIER_OPS(avx512);
 
-/* The scalar tier serves all. */
-#define TIER_CALL(tier, name, ...) ((void)(tier), name##_scalar(__VA_ARGS__))
+/* Call name##_scalar, _avx2 or _avx512. */
+#define TIER_CALL(tier, name, ...)                                                             \
+    ((tier) == CPU_AVX512 ? name##_avx512(__VA_ARGS__)                                         \
+     : (tier) == CPU_AVX2 ? name##_avx2(__VA_ARGS__)                                           \
+                          : name##_scalar(__VA_ARGS__))
 
 #endif

@@ -1,0 +1,58 @@
+/* kv_simd.h - rows of a KV block (kernels/kv_layout.h) to and from vectors. */
+#ifndef SILICEO_KERNELS_CPU_KV_SIMD_H
+#define SILICEO_KERNELS_CPU_KV_SIMD_H
+
+#include "common/half.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/kv_layout.h"
+
+/* Values from .. from + n - 1 of position slot; from is a multiple of 32, n of 16. */
+static inline void kv_read(uint32_t type, const unsigned char *block, uint32_t head_dim,
+                           uint32_t slot, uint32_t from, uint32_t n, float *out) {
+    const size_t at = (size_t)slot * head_dim + from;
+    if (type == KV_F16) {
+        for (uint32_t i = 0; i < n; i += 16)
+            v_store(out + i, v_from_half(block + (at + i) * 2));
+    } else if (type == KV_Q8) {
+        const unsigned char *scales =
+            block + (size_t)KV_PAGE_TOKENS * head_dim + at / KV_GROUP * 2;
+        for (uint32_t i = 0; i < n; i += 16) {
+            uint16_t half;
+            memcpy(&half, scales + i / KV_GROUP * 2, 2);
+            v_store(out + i, v_mul(v_set(half_to_float(half)), v_from_int8(block + at + i)));
+        }
+    } else {
+        memcpy(out, block + at * 4, (size_t)n * 4);
+    }
+}
+
+static inline void kv_write_q8(unsigned char *values, unsigned char *scale, const float *row) {
+    const v16 a = v_load(row), b = v_load(row + 16);
+    float largest = v_largest(v_max(v_abs(a), v_max(v_abs(b), v_zero())));
+    if (v_is_nan(a) | v_is_nan(b)) largest = NAN;
+    const uint16_t half = half_from_float(largest / 127.0f);
+    const float rounded = half_to_float(half);
+    const v16 inverse = v_set(rounded > 0.0f ? 1.0f / rounded : 0.0f);
+    const v16 limit = v_set(127.0f), floor = v_set(-127.0f);
+    v_to_int8(values, v_max(v_min(v_mul(a, inverse), limit), floor));
+    v_to_int8(values + 16, v_max(v_min(v_mul(b, inverse), limit), floor));
+    memcpy(scale, &half, 2);
+}
+
+/* kv_row_write() */
+static inline void kv_write(uint32_t type, unsigned char *block, uint32_t head_dim,
+                            uint32_t slot, const float *row) {
+    const size_t at = (size_t)slot * head_dim;
+    if (type == KV_F16) {
+        for (uint32_t i = 0; i < head_dim; i += 16)
+            v_to_half(block + (at + i) * 2, v_load(row + i));
+    } else if (type == KV_Q8) {
+        unsigned char *scales = block + (size_t)KV_PAGE_TOKENS * head_dim;
+        for (uint32_t i = 0; i < head_dim; i += KV_GROUP)
+            kv_write_q8(block + at + i, scales + (at + i) / KV_GROUP * 2, row + i);
+    } else {
+        memcpy(block + at * 4, row, (size_t)head_dim * 4);
+    }
+}
+
+#endif
