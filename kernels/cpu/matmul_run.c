@@ -33,8 +33,7 @@
 #define SCALAR_MACS_PER_NS 1u
 
 static const matmul_tier *tier_of(cpu_tier tier) {
-    (void)tier;
-    return &matmul_tier_scalar;
+    return tier == CPU_AVX512 ? &matmul_tier_avx512 : &matmul_tier_scalar;
 }
 
 static bool by_panels(const matmul_tier *tier, const matmul_job *job) {
