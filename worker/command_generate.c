@@ -80,6 +80,17 @@ static status encode_stdin(const gguf_file *file, bool nfc, json_text *ids, erro
     return rc;
 }
 
+/* "1,2, 3"; a JSON array's brackets are welcome too. */
+static status copy_ids(const char *text, json_text *out, error *err) {
+    text += strspn(text, " [");
+    size_t length = strcspn(text, "]"), known = strspn(text, "0123456789, ");
+    if (length == 0 || known < length) {
+        return error_set(err, STATUS_BAD_INPUT, "--ids: '%.20s' is no token id", text + known);
+    }
+    json_text_add(out, text, length);
+    return STATUS_OK;
+}
+
 /* The number of experts, which resolves a share of slots, and the prompt. */
 static status read_input(const generate_options *o, engine_params *params, json_text *ids,
                          error *err) {
@@ -92,7 +103,7 @@ static status read_input(const generate_options *o, engine_params *params, json_
         rc = options_engine_params(&o->common, plan_n_experts(&geometry), params, err);
     }
     if (rc == STATUS_OK && o->ids != NULL) {
-        json_text_add(ids, o->ids, strlen(o->ids));
+        rc = copy_ids(o->ids, ids, err);
     } else if (rc == STATUS_OK) {
         rc = encode_stdin(file, o->common.nfc, ids, err);
     }
