@@ -59,7 +59,10 @@ extern const matmul_tier matmul_tier_scalar;
 extern const matmul_tier matmul_tier_avx2;
 extern const matmul_tier matmul_tier_avx512;
 
-/* Unpacked bytes of 16 rows: see the tiles of matmul_avx512.c. */
+void matmul_panel_unpack_avx512(matmul_panel *p);
+void matmul_panel_multiply_avx512(matmul_panel *p);
+
+/* Unpacked bytes of 16 rows: see the tiles of matmul_panel_avx512.c. */
 #define MATMUL_TILE_BYTES_PER_COL 25
 
 #endif
