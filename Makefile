@@ -99,6 +99,8 @@ $(TESTS) $(TOOLS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBS)
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  ld    $@")
 	$(Q)$(LINK) -lcmocka
+# What is around the engine is tested with a double, which stands before the libraries.
+$(BUILD)/tests/unit/test_coordinator_link: $(addprefix $(BUILD)/obj/tests/unit/,engine_double.o router.o)
 # A fuzz target linked with replay.c runs its committed corpus; `make fuzz` links libFuzzer.
 $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(LIBS)
 	@mkdir -p $(@D)

@@ -1,0 +1,660 @@
+/* coordinator_link.c - the link's loop: wishes, reports, coordinators, timers, sleep. */
+#include "worker/coordinator_link.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/thread.h"
+#include "worker/flights.h"
+#include "worker/link_peer.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum {
+    MAX_SLEEP_MS = 1000,
+    FRAMES_A_ROUND = 64, /* of one peer, so that none holds up the others */
+    REPORTS_A_ROUND = 1024,
+    IDLE_MS = 10000, /* then a coordinator lends its share */
+    CUT_MS = 2000,   /* for the engine to end what a drain cuts */
+    TELL_MS = 1000,  /* to tell of a failure, also those that connect just now */
+    LINGER_MS = 1000
+};
+
+struct coordinator_link {
+    const link_params *params;
+    exchange *x;
+    thread self;
+    error start_error;
+    void *context;
+    link_peer peers[LINK_MAX_COORDINATORS];
+    size_t n_peers;
+    flights flights;
+    wire_frame frame; /* what is being sent */
+    uint64_t instance;
+    uint64_t ram_mib;
+
+    bool loaded;
+    bool failed;
+    bool draining; /* by a coordinator's DRAIN */
+    bool stopping; /* by main's wish */
+    bool over;
+    uint64_t drain_until_ms; /* UINT64_MAX: without limit */
+    uint64_t over_at_ms;     /* after a failure */
+    engine_facts facts;
+    engine_stats stats;
+    uint32_t permille;
+    char reason[sizeof((error *)0)->text];
+};
+
+/* ---- what coordinators are told ---- */
+
+static wire_bytes text_of(const char *text) {
+    return wire_text(text, text == NULL ? 0 : strlen(text));
+}
+
+static wire_worker_state state_of(const coordinator_link *l) {
+    if (l->failed) return WIRE_FAILED;
+    if (l->stopping || l->draining) return WIRE_DRAINING;
+    return l->loaded ? WIRE_READY : WIRE_LOADING;
+}
+
+/* A rate that is not finite would make the whole message unsendable. */
+static double finite_or(double value, double otherwise) {
+    return isfinite(value) ? value : otherwise;
+}
+
+static void send_hello(coordinator_link *l, link_peer *p, uint64_t now_ms) {
+    const engine_facts *f = &l->facts;
+    const wire_model served = {.name = text_of(f->model),
+                               .hash = text_of(f->hash),
+                               .arch = text_of(f->arch),
+                               .numerics = text_of(f->numerics),
+                               .context_tokens = f->context_tokens};
+    const wire_hello hello = {
+        .node = text_of(l->params->node),
+        .instance = l->instance,
+        .build = text_of(l->params->build),
+        .profile = text_of(l->params->profile),
+        .backend = text_of(f->backend),
+        .ram_mib = l->ram_mib,
+        .slots = f->slots,
+        .experts_total = f->experts_total,
+        .threads = f->threads,
+        .max_sequences = l->params->max_sequences,
+        .credit = p->grant,
+        .prior_prefill_tok_per_s = finite_or(f->prefill_tok_per_s, 0),
+        .prior_decode_tok_per_s = finite_or(f->decode_tok_per_s, 0),
+        .models = &served,
+        .n_models = l->loaded ? 1 : 0,
+    };
+    link_peer_send_hello(p, &l->frame, &hello, now_ms);
+}
+
+static void send_beat(coordinator_link *l, link_peer *p, uint64_t now_ms) {
+    uint64_t round_ms = atomic_load_explicit(&l->x->engine_round_ms, memory_order_relaxed);
+    const engine_stats *s = &l->stats;
+    wire_beat beat = {
+        .instance = l->instance,
+        .state = state_of(l),
+        .reason = text_of(l->reason),
+        .loading_permille = l->loaded ? 1000 : l->permille,
+        .engine_age_ms = now_ms > round_ms ? now_ms - round_ms : 0,
+        .running = s->running,
+        .waiting = s->waiting,
+        .free_sequences = s->free_sequences,
+        .kv_pages_total = s->kv_pages_total,
+        .kv_pages_free = s->kv_pages_free,
+        .credit = p->grant,
+        .hit_rate = finite_or(s->hit_rate, -1),
+        .misses_per_token = finite_or(s->misses_per_token, 0),
+        .prefill_tok_per_s = finite_or(s->prefill_tok_per_s, 0),
+        .decode_tok_per_s = finite_or(s->decode_tok_per_s, 0),
+        .temperature_c = -1,
+        .power_w = -1,
+        .ram_used_mib = s->ram_used_bytes >> 20,
+    };
+    link_peer_send_beat(p, &l->frame, &beat, now_ms);
+}
+
+static void beat_soon(coordinator_link *l, uint64_t now_ms) {
+    for (size_t i = 0; i < l->n_peers; i++)
+        l->peers[i].beat_due_ms = now_ms;
+}
+
+/* Shares follow who is connected and who works; a changed grant is told at once. */
+static void grant_credit(coordinator_link *l, uint64_t now_ms) {
+    credit_share shares[LINK_MAX_COORDINATORS] = {0};
+    bool takes_work = state_of(l) == WIRE_READY;
+    for (size_t i = 0; i < l->n_peers; i++) {
+        link_peer *p = &l->peers[i];
+        if (flights_of_peer(&l->flights, i) > 0) p->busy_ms = now_ms;
+        shares[i].connected = p->up && !p->refused;
+        shares[i].idle = p->busy_ms == LINK_NEVER_MS || now_ms - p->busy_ms > IDLE_MS;
+    }
+    credit_split(takes_work ? l->params->max_sequences + l->params->queue : 0, shares,
+                 l->n_peers);
+    for (size_t i = 0; i < l->n_peers; i++) {
+        if (l->peers[i].grant == shares[i].grant) continue;
+        l->peers[i].grant = shares[i].grant;
+        l->peers[i].beat_due_ms = now_ms;
+    }
+}
+
+/* ---- requests ---- */
+
+/* The ring has a place for each flight's submit and cancel. */
+static void give_order(coordinator_link *l, order *o) {
+    CHECK(ring_push(&l->x->orders, o));
+}
+
+static void cancel_flight(coordinator_link *l, flight *f) {
+    if (f->cancelled) return;
+    order *o = calloc(1, sizeof *o);
+    if (o == NULL) {
+        log_error("cancel-not-given", "request=%llu no memory", (unsigned long long)f->request);
+        return;
+    }
+    f->cancelled = true;
+    o->kind = ORDER_CANCEL;
+    o->request = f->key;
+    o->epoch = f->epoch;
+    give_order(l, o);
+}
+
+static void drop_requests(coordinator_link *l, size_t peer, const char *why) {
+    size_t n = 0;
+    for (size_t i = 0; i < l->flights.n_places; i++) {
+        flight *f = &l->flights.places[i];
+        if (f->key == 0 || f->peer != peer || f->muted) continue;
+        f->muted = true;
+        cancel_flight(l, f);
+        n++;
+    }
+    peer_socket_drop_outbox(&l->peers[peer].socket);
+    if (n > 0) {
+        log_warn("requests-dropped", "address=%s n=%zu reason=%s", l->peers[peer].address, n,
+                 why);
+    }
+}
+
+/* False when the peer does not take it; its requests are then over. */
+static bool send_result(coordinator_link *l, size_t peer, const wire_message *m) {
+    error err;
+    status rc = wire_encode(&l->frame, m, &err);
+    if (rc == STATUS_OK) rc = peer_socket_send(&l->peers[peer].socket, &l->frame, &err);
+    if (rc == STATUS_OK) return true;
+    log_error("result-not-sent", "address=%s %s", l->peers[peer].address, err.text);
+    return false;
+}
+
+static bool send_error(coordinator_link *l, size_t peer, uint64_t request, uint64_t epoch,
+                       uint64_t http_status, const char *code, const char *text) {
+    const wire_message m = {.type = WIRE_ERROR,
+                            .error = {.request = request,
+                                      .epoch = epoch,
+                                      .http_status = http_status,
+                                      .code = text_of(code),
+                                      .text = text_of(text),
+                                      .retryable = true}};
+    return send_result(l, peer, &m);
+}
+
+/* The coordinator does not read: end its requests with what a free outbox can hold. */
+static void give_up_slow_peer(coordinator_link *l, size_t peer) {
+    peer_socket_drop_outbox(&l->peers[peer].socket);
+    for (size_t i = 0; i < l->flights.n_places; i++) {
+        const flight *f = &l->flights.places[i];
+        if (f->key == 0 || f->peer != peer || f->muted) continue;
+        (void)send_error(l, peer, f->request, f->epoch, 503, "coordinator_slow",
+                         "the coordinator does not take this worker's results");
+    }
+    for (size_t i = 0; i < l->flights.n_places; i++) {
+        flight *f = &l->flights.places[i];
+        if (f->key == 0 || f->peer != peer || f->muted) continue;
+        f->muted = true;
+        cancel_flight(l, f);
+    }
+}
+
+static const char *why_not_now(const coordinator_link *l, size_t peer, const char **code) {
+    switch (state_of(l)) {
+    case WIRE_LOADING:
+        *code = "loading";
+        return "the model is being loaded";
+    case WIRE_DRAINING:
+        *code = "draining";
+        return "this worker takes no new work";
+    case WIRE_FAILED:
+        *code = "engine_failed";
+        return "the engine has failed";
+    case WIRE_READY:
+        break;
+    }
+    *code = "busy";
+    if (flights_of_peer(&l->flights, peer) >= l->peers[peer].grant) {
+        return "over the credit that this worker granted";
+    }
+    return l->flights.n_used >= l->flights.n_places ? "all sequences are taken" : NULL;
+}
+
+/* Takes *frame over, which *m points into; either is released by the engine's loop. */
+static status start_flight(coordinator_link *l, size_t peer, wire_message *m,
+                           zmq_msg_t *frame) {
+    const wire_submit *s = &m->submit;
+    order *o = calloc(1, sizeof *o);
+    flight *f = o == NULL ? NULL : flights_add(&l->flights, peer, s->request, s->epoch);
+    if (f == NULL) {
+        free(o);
+        return STATUS_NO_MEMORY;
+    }
+    o->kind = ORDER_SUBMIT;
+    o->request = f->key;
+    o->epoch = f->epoch;
+    /* A short ZeroMQ message holds its bytes inside itself: moving it moves them, and what was
+     * decoded must be decoded again where they now stand. */
+    (void)zmq_msg_init(&o->frame);
+    (void)zmq_msg_move(&o->frame, frame);
+    wire_release(m);
+    memset(m, 0, sizeof *m);
+    status rc =
+        wire_decode(&o->message, zmq_msg_data(&o->frame), zmq_msg_size(&o->frame), NULL);
+    if (rc != STATUS_OK) {
+        flights_end(&l->flights, f);
+        order_free(o);
+        return rc;
+    }
+    give_order(l, o);
+    return STATUS_OK;
+}
+
+static void take_submit(coordinator_link *l, size_t peer, wire_message *m, zmq_msg_t *frame) {
+    const uint64_t request = m->submit.request, epoch = m->submit.epoch;
+    if (request == 0) { /* an ERROR of request 0 would mean the peer itself */
+        log_warn("submit-without-number", "address=%s", l->peers[peer].address);
+        return;
+    }
+    if (flights_is_stale(&l->flights, peer, request, epoch)) {
+        log_info("stale-submit", "request=%llu epoch=%llu", (unsigned long long)request,
+                 (unsigned long long)epoch);
+        return;
+    }
+    flight *older = flights_by_request(&l->flights, peer, request);
+    if (older != NULL) {
+        older->muted = true;
+        cancel_flight(l, older);
+    }
+    const char *code = NULL;
+    const char *why = why_not_now(l, peer, &code);
+    if (why == NULL && start_flight(l, peer, m, frame) != STATUS_OK) why = "no memory";
+    if (why != NULL && !send_error(l, peer, request, epoch, 503, code, why)) {
+        give_up_slow_peer(l, peer);
+    }
+}
+
+static void take_cancel(coordinator_link *l, size_t peer, const wire_cancel *c) {
+    flight *f = flights_by_request(&l->flights, peer, c->request);
+    if (f != NULL && c->epoch >= f->epoch) cancel_flight(l, f);
+}
+
+static void take_drain(coordinator_link *l, const wire_drain *d, uint64_t now_ms) {
+    if (l->stopping) return;
+    l->draining = !d->resume;
+    l->drain_until_ms = d->limit_ms == 0 ? UINT64_MAX : now_ms + d->limit_ms;
+    if (d->limit_ms > UINT64_MAX - now_ms) l->drain_until_ms = UINT64_MAX;
+    (void)snprintf(l->reason, sizeof l->reason, "%s",
+                   l->draining ? "drained by a coordinator" : "");
+    log_info(l->draining ? "draining" : "resumed", "running=%zu", l->flights.n_used);
+    beat_soon(l, now_ms);
+}
+
+/* ---- from the coordinators ---- */
+
+static void take_message(coordinator_link *l, size_t i, wire_message *m, zmq_msg_t *frame,
+                         uint64_t now_ms) {
+    link_peer *p = &l->peers[i];
+    switch (m->type) {
+    case WIRE_WELCOME:
+        if (link_peer_welcome(p, &m->welcome, now_ms)) {
+            drop_requests(l, i, "the coordinator has started anew");
+            flights_forget(&l->flights, i);
+        }
+        p->socket.hold = false;
+        peer_socket_flush(&p->socket);
+        break;
+    case WIRE_SUBMIT:
+        take_submit(l, i, m, frame);
+        break;
+    case WIRE_CANCEL:
+        take_cancel(l, i, &m->cancel);
+        break;
+    case WIRE_DRAIN:
+        take_drain(l, &m->drain, now_ms);
+        break;
+    case WIRE_ACK:
+        link_peer_ack(p, &m->ack, now_ms);
+        break;
+    case WIRE_ERROR:
+        if (m->error.request == 0) link_peer_refused(p, &m->error, now_ms);
+        break;
+    case WIRE_HELLO:
+    case WIRE_BEAT:
+    case WIRE_TOKENS:
+    case WIRE_DONE:
+    case WIRE_BYE:
+        log_warn("wrong-direction", "address=%s type=%s", p->address, wire_type_name(m->type));
+    }
+}
+
+static void receive_from(coordinator_link *l, size_t i, uint64_t now_ms) {
+    zmq_msg_t frame;
+    for (int n = 0; n < FRAMES_A_ROUND && peer_socket_receive(&l->peers[i].socket, &frame);
+         n++) {
+        wire_message m;
+        error err;
+        if (wire_decode(&m, zmq_msg_data(&frame), zmq_msg_size(&frame), &err) == STATUS_OK) {
+            take_message(l, i, &m, &frame, now_ms);
+            wire_release(&m);
+        } else {
+            link_peer_complain(&l->peers[i], &l->frame, &err, now_ms);
+        }
+        (void)zmq_msg_close(&frame);
+    }
+}
+
+/* ---- from the engine ---- */
+
+static void tell_main(coordinator_link *l, notice_kind kind, const char *text) {
+    notice *n = calloc(1, sizeof *n);
+    if (n == NULL) {
+        log_error("notice-lost", "no memory");
+        return;
+    }
+    n->kind = kind;
+    (void)snprintf(n->text, sizeof n->text, "%s", text);
+    CHECK(ring_push(&l->x->notices, n)); /* three in a life */
+}
+
+static void pass_result(coordinator_link *l, wire_message *m) {
+    /* request is the first field of all three. */
+    uint64_t key = m->type == WIRE_TOKENS ? m->tokens.request
+                   : m->type == WIRE_DONE ? m->done.request
+                                          : m->error.request;
+    flight *f = flights_by_key(&l->flights, key);
+    if (f == NULL) return;
+    bool ends = m->type != WIRE_TOKENS;
+    if (m->type == WIRE_TOKENS) {
+        m->tokens.request = f->request;
+        m->tokens.epoch = f->epoch;
+        m->tokens.number = f->next_number++;
+    } else if (m->type == WIRE_DONE) {
+        m->done.request = f->request;
+        m->done.epoch = f->epoch;
+        m->done.number = f->next_number;
+    } else {
+        m->error.request = f->request;
+        m->error.epoch = f->epoch;
+        if (f->cut) {
+            m->error.http_status = 503;
+            m->error.code = text_of("draining");
+            m->error.text = text_of("this worker stops; the drain limit is over");
+            m->error.retryable = true;
+        }
+    }
+    size_t peer = f->peer;
+    bool wanted = !f->muted;
+    if (ends) flights_end(&l->flights, f);
+    if (wanted && !send_result(l, peer, m)) give_up_slow_peer(l, peer);
+}
+
+static void take_failure(coordinator_link *l, const error *e, uint64_t now_ms) {
+    log_error("engine-failed", "%s", e->text);
+    l->failed = true;
+    (void)snprintf(l->reason, sizeof l->reason, "%s", e->text);
+    for (size_t i = 0; i < l->flights.n_places; i++) {
+        flight *f = &l->flights.places[i];
+        if (f->key == 0) continue;
+        if (!f->muted) {
+            (void)send_error(l, f->peer, f->request, f->epoch, 503, "engine_failed", e->text);
+        }
+        flights_end(&l->flights, f);
+    }
+    l->over_at_ms = now_ms + TELL_MS;
+    beat_soon(l, now_ms);
+    tell_main(l, NOTICE_FAILED, e->text);
+}
+
+static void take_report(coordinator_link *l, report *r, uint64_t now_ms) {
+    switch (r->kind) {
+    case REPORT_PROGRESS:
+        l->permille = r->progress.permille < 1000 ? r->progress.permille : 1000;
+        if (!l->stopping) (void)snprintf(l->reason, sizeof l->reason, "%s", r->progress.what);
+        break;
+    case REPORT_LOADED:
+        l->facts = r->facts;
+        l->loaded = true;
+        if (!l->stopping && !l->draining) l->reason[0] = '\0';
+        for (size_t i = 0; i < l->n_peers; i++)
+            l->peers[i].hello_due_ms = now_ms;
+        tell_main(l, NOTICE_LOADED, l->facts.model);
+        break;
+    case REPORT_STATS:
+        l->stats = r->stats;
+        break;
+    case REPORT_MESSAGE:
+        pass_result(l, &r->message);
+        break;
+    case REPORT_FAILED:
+        take_failure(l, &r->failed, now_ms);
+        break;
+    }
+}
+
+static void take_reports(coordinator_link *l, uint64_t now_ms) {
+    ring_clear_event(&l->x->reports);
+    for (int n = 0; n < REPORTS_A_ROUND; n++) {
+        report *r = ring_pop(&l->x->reports);
+        if (r == NULL) return;
+        take_report(l, r, now_ms);
+        free(r);
+    }
+    ring_wake(&l->x->reports); /* there may be more */
+}
+
+/* ---- time ---- */
+
+static void take_wishes(coordinator_link *l, uint64_t now_ms) {
+    ring_clear_event(&l->x->wishes);
+    while (ring_pop(&l->x->wishes) != NULL) {
+        if (l->stopping) continue;
+        l->stopping = true;
+        l->drain_until_ms = now_ms + l->params->drain_limit_ms;
+        (void)snprintf(l->reason, sizeof l->reason, "stopping");
+        log_info("stopping", "running=%zu limit_ms=%llu", l->flights.n_used,
+                 (unsigned long long)l->params->drain_limit_ms);
+        beat_soon(l, now_ms);
+    }
+}
+
+static bool all_is_sent(const coordinator_link *l) {
+    for (size_t i = 0; i < l->n_peers; i++) {
+        if (l->peers[i].up && l->peers[i].socket.n_frames > 0) return false;
+    }
+    return true;
+}
+
+static void keep_time(coordinator_link *l, uint64_t now_ms) {
+    if (l->failed) {
+        l->over = now_ms >= l->over_at_ms;
+        return;
+    }
+    bool drains = l->stopping || l->draining;
+    if (drains && now_ms >= l->drain_until_ms) {
+        for (size_t i = 0; i < l->flights.n_places; i++) {
+            flight *f = &l->flights.places[i];
+            if (f->key == 0 || f->cancelled) continue;
+            f->cut = true;
+            cancel_flight(l, f);
+        }
+    }
+    if (!l->stopping) return;
+    l->over = (l->flights.n_used == 0 && all_is_sent(l)) ||
+              (now_ms >= l->drain_until_ms && now_ms - l->drain_until_ms >= CUT_MS);
+}
+
+static void serve_peer(coordinator_link *l, size_t i, uint64_t now_ms) {
+    link_peer *p = &l->peers[i];
+    link_peer_follow(p, now_ms);
+    receive_from(l, i, now_ms);
+    peer_socket_flush(&p->socket);
+    if (!p->up && p->down_since_ms != LINK_NEVER_MS &&
+        now_ms - p->down_since_ms >= l->params->grace_ms) {
+        drop_requests(l, i, "the coordinator is gone");
+    }
+}
+
+static void send_due(coordinator_link *l, uint64_t now_ms) {
+    for (size_t i = 0; i < l->n_peers; i++) {
+        link_peer *p = &l->peers[i];
+        if (link_peer_hello_due(p, now_ms)) send_hello(l, p, now_ms);
+        if (link_peer_beat_due(p, now_ms)) send_beat(l, p, now_ms);
+    }
+}
+
+/* zmq_poll() looks at every socket's ZMQ_EVENTS before it sleeps, so no edge is lost. */
+static void sleep_until_something(coordinator_link *l, uint64_t now_ms) {
+    zmq_pollitem_t items[2 * LINK_MAX_COORDINATORS + 2];
+    size_t n = 0;
+    uint64_t wait = MAX_SLEEP_MS;
+    for (size_t i = 0; i < l->n_peers; i++) {
+        const link_peer *p = &l->peers[i];
+        bool writes = !p->socket.hold && p->socket.n_frames > 0;
+        items[n++] =
+            (zmq_pollitem_t){.socket = p->socket.socket,
+                             .events = (short)(ZMQ_POLLIN | (writes ? ZMQ_POLLOUT : 0))};
+        items[n++] = (zmq_pollitem_t){.socket = p->socket.monitor, .events = ZMQ_POLLIN};
+        wait = link_peer_wait_ms(p, now_ms, wait);
+    }
+    items[n++] = (zmq_pollitem_t){.fd = l->x->reports.event_fd, .events = ZMQ_POLLIN};
+    items[n++] = (zmq_pollitem_t){.fd = l->x->wishes.event_fd, .events = ZMQ_POLLIN};
+    const uint64_t limits[] = {l->failed ? l->over_at_ms : UINT64_MAX,
+                               l->stopping || l->draining ? l->drain_until_ms : UINT64_MAX};
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t left = limits[i] > now_ms ? limits[i] - now_ms : MAX_SLEEP_MS / 20;
+        if (left < wait) wait = left;
+    }
+    (void)zmq_poll(items, (int)n, (long)wait);
+}
+
+/* ---- life ---- */
+
+static status open_peers(coordinator_link *l) {
+    const link_params *params = l->params;
+    for (size_t i = 0; i < params->n_coordinators; i++) {
+        l->peers[i].address = params->coordinators[i];
+        status rc = peer_socket_open(&l->peers[i].socket, l->context, params->coordinators[i],
+                                     l->instance, i, params->security, &l->start_error);
+        if (rc != STATUS_OK) return rc;
+        l->n_peers++;
+    }
+    return STATUS_OK;
+}
+
+static status build(coordinator_link *l) {
+    const link_params *params = l->params;
+    if (params->n_coordinators == 0 || params->n_coordinators > LINK_MAX_COORDINATORS) {
+        return error_set(&l->start_error, STATUS_BAD_INPUT,
+                         "%zu coordinators are named, allowed are 1 to %d",
+                         params->n_coordinators, LINK_MAX_COORDINATORS);
+    }
+    while (l->instance == 0) {
+        if (getrandom(&l->instance, sizeof l->instance, 0) != sizeof l->instance) continue;
+    }
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page_bytes > 0) l->ram_mib = (uint64_t)pages * (uint64_t)page_bytes >> 20;
+    l->stats.hit_rate = -1;
+    (void)snprintf(l->reason, sizeof l->reason, "starting");
+    /* Room for requests that are muted and still have to end in the engine. */
+    status rc =
+        flights_init(&l->flights, 2 * (params->max_sequences + params->queue), &l->start_error);
+    if (rc != STATUS_OK) return rc;
+    l->context = zmq_ctx_new();
+    if (l->context == NULL)
+        return error_set(&l->start_error, STATUS_NO_MEMORY, "no ZeroMQ context");
+    return open_peers(l);
+}
+
+static void say_bye(coordinator_link *l) {
+    const wire_message m = {.type = WIRE_BYE,
+                            .bye = {.instance = l->instance, .reason = text_of(l->reason)}};
+    for (size_t i = 0; i < l->n_peers; i++) {
+        if (l->peers[i].up && wire_encode(&l->frame, &m, NULL) == STATUS_OK) {
+            (void)peer_socket_try(&l->peers[i].socket, &l->frame);
+        }
+    }
+}
+
+static void tear_down(coordinator_link *l, int linger_ms) {
+    for (size_t i = 0; i < l->n_peers; i++)
+        peer_socket_close(&l->peers[i].socket, linger_ms);
+    if (l->context != NULL) (void)zmq_ctx_term(l->context);
+    flights_release(&l->flights);
+    wire_frame_release(&l->frame);
+}
+
+static void stop_engine(coordinator_link *l) {
+    static order stop = {.kind = ORDER_STOP};
+    atomic_store(&l->x->link_gone, true);
+    give_order(l, &stop);
+}
+
+static void link_body(void *argument) {
+    coordinator_link *l = argument;
+    if (build(l) != STATUS_OK) {
+        tear_down(l, 0);
+        return;
+    }
+    thread_ready();
+    while (!l->over) {
+        uint64_t now_ms = clock_monotonic_ms();
+        take_wishes(l, now_ms);
+        take_reports(l, now_ms);
+        for (size_t i = 0; i < l->n_peers; i++)
+            serve_peer(l, i, now_ms);
+        grant_credit(l, now_ms);
+        send_due(l, now_ms);
+        keep_time(l, now_ms);
+        if (!l->over) sleep_until_something(l, now_ms);
+    }
+    say_bye(l);
+    tear_down(l, LINGER_MS);
+    stop_engine(l);
+    tell_main(l, NOTICE_FINISHED, "");
+}
+
+status coordinator_link_start(coordinator_link **out, const link_params *params, exchange *x,
+                              error *err) {
+    *out = NULL;
+    coordinator_link *l = calloc(1, sizeof *l);
+    if (l == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for the link");
+    l->params = params;
+    l->x = x;
+    status rc = thread_start(&l->self, "link", link_body, l, err);
+    if (rc != STATUS_OK) {
+        if (l->start_error.code != STATUS_OK && err != NULL) *err = l->start_error;
+        rc = l->start_error.code != STATUS_OK ? l->start_error.code : rc;
+        free(l);
+        return rc;
+    }
+    *out = l;
+    return STATUS_OK;
+}
+
+void coordinator_link_join(coordinator_link **link) {
+    if (*link == NULL) return;
+    thread_join(&(*link)->self);
+    free(*link);
+    *link = NULL;
+}
