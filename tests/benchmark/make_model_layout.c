@@ -2,6 +2,7 @@
 #include "tests/benchmark/make_model_layout.h"
 
 #include "common/gguf.h"
+#include "tests/benchmark/make_model_tokens.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,133 +144,6 @@ static void put_model_keys(made_layout *l, const made_params *p, const char *arc
 
 /* ---- vocabulary ---- */
 
-enum {
-    N_BYTE_TOKENS = 256,
-    N_MERGES = 10,
-    FULL_VOCAB = 248320,
-    FULL_FIRST_ADDED = 248044,
-    TOKEN_NORMAL = 1,
-    TOKEN_CONTROL = 3,
-    TOKEN_USER = 4,
-    TOKEN_UNUSED = 5
-};
-
-static const char *const merges[N_MERGES][2] = {
-    {"\xC4\xA0", "\xC4\xA0"},
-    {"\xC4\xA0", "t"},
-    {"i", "n"},
-    {"h", "e"},
-    {"\xC4\xA0", "a"},
-    {"r", "e"},
-    {"o", "n"},
-    {"\xC4\xA0t", "he"},
-    {"e", "r"},
-    {"a", "t"},
-};
-
-typedef struct added_token {
-    const char *text;
-    uint32_t type;
-} added_token;
-
-static const added_token full_added[] = {
-    {"<|endoftext|>", TOKEN_CONTROL},
-    {"<|im_start|>", TOKEN_CONTROL},
-    {"<|im_end|>", TOKEN_CONTROL},
-    {"<|object_ref_start|>", TOKEN_CONTROL},
-    {"<|object_ref_end|>", TOKEN_CONTROL},
-    {"<|box_start|>", TOKEN_CONTROL},
-    {"<|box_end|>", TOKEN_CONTROL},
-    {"<|quad_start|>", TOKEN_CONTROL},
-    {"<|quad_end|>", TOKEN_CONTROL},
-    {"<|vision_start|>", TOKEN_CONTROL},
-    {"<|vision_end|>", TOKEN_CONTROL},
-    {"<|vision_pad|>", TOKEN_CONTROL},
-    {"<|image_pad|>", TOKEN_CONTROL},
-    {"<|video_pad|>", TOKEN_CONTROL},
-    {"<tool_call>", TOKEN_USER},
-    {"</tool_call>", TOKEN_USER},
-    {"<|fim_prefix|>", TOKEN_CONTROL},
-    {"<|fim_middle|>", TOKEN_CONTROL},
-    {"<|fim_suffix|>", TOKEN_CONTROL},
-    {"<|fim_pad|>", TOKEN_CONTROL},
-    {"<|repo_name|>", TOKEN_CONTROL},
-    {"<|file_sep|>", TOKEN_CONTROL},
-    {"<tool_response>", TOKEN_USER},
-    {"</tool_response>", TOKEN_USER},
-    {"<think>", TOKEN_USER},
-    {"</think>", TOKEN_USER},
-    {"<|audio_start|>", TOKEN_CONTROL},
-    {"<|audio_end|>", TOKEN_CONTROL},
-    {"<tts_pad>", TOKEN_CONTROL},
-    {"<tts_text_bos>", TOKEN_CONTROL},
-    {"<tts_text_eod>", TOKEN_CONTROL},
-    {"<tts_text_bos_single>", TOKEN_CONTROL},
-    {"<|audio_pad|>", TOKEN_CONTROL},
-};
-enum { N_FULL_ADDED = sizeof full_added / sizeof full_added[0] };
-
-static const added_token small_added[] = {
-    {"<|endoftext|>", TOKEN_CONTROL}, {"<|im_start|>", TOKEN_CONTROL},
-    {"<|im_end|>", TOKEN_CONTROL},    {"<think>", TOKEN_USER},
-    {"</think>", TOKEN_USER},
-};
-enum { N_SMALL_ADDED = sizeof small_added / sizeof small_added[0] };
-
-static int64_t first_added(const made_params *p) {
-    return p->vocab == FULL_VOCAB ? FULL_FIRST_ADDED : p->vocab - N_SMALL_ADDED;
-}
-
-/* The code point of byte token id: the printable bytes as themselves, then the
- * other 68 from 256 on. */
-static uint32_t byte_code_point(uint32_t id) {
-    static const struct {
-        uint32_t first, last;
-    } printable[] = {{33, 126}, {161, 172}, {174, 255}};
-    uint32_t at = 0;
-    for (size_t i = 0; i < 3; i++) {
-        uint32_t n = printable[i].last - printable[i].first + 1;
-        if (id < at + n) return printable[i].first + (id - at);
-        at += n;
-    }
-    return 256 + (id - at);
-}
-
-/* All code points here are below U+0800. */
-static void write_utf8(char out[3], uint32_t code) {
-    if (code < 0x80) {
-        out[0] = (char)code;
-        out[1] = 0;
-        return;
-    }
-    out[0] = (char)(0xC0 | code >> 6);
-    out[1] = (char)(0x80 | (code & 63));
-    out[2] = 0;
-}
-
-/* The text of a token; the value is its type. */
-static uint32_t token_of(const made_params *p, int64_t id, char text[64]) {
-    int64_t added = id - first_added(p);
-    if (id < N_BYTE_TOKENS) {
-        write_utf8(text, byte_code_point((uint32_t)id));
-    } else if (id < N_BYTE_TOKENS + N_MERGES) {
-        const char *const *pair = merges[id - N_BYTE_TOKENS];
-        (void)snprintf(text, 64, "%s%s", pair[0], pair[1]);
-    } else if (added < 0) {
-        (void)snprintf(text, 64, "<t%lld>", (long long)id);
-    } else if (p->vocab != FULL_VOCAB) {
-        (void)snprintf(text, 64, "%s", small_added[added].text);
-        return small_added[added].type;
-    } else if (added < N_FULL_ADDED) {
-        (void)snprintf(text, 64, "%s", full_added[added].text);
-        return full_added[added].type;
-    } else {
-        (void)snprintf(text, 64, "[PAD%lld]", (long long)id);
-        return TOKEN_UNUSED;
-    }
-    return TOKEN_NORMAL;
-}
-
 static void put_tokenizer_keys(made_layout *l, const made_params *p) {
     static const char *const g = "tokenizer.ggml.";
     char text[64];
@@ -277,19 +151,19 @@ static void put_tokenizer_keys(made_layout *l, const made_params *p) {
     key_text(l, g, "pre", "qwen35");
     key_array(l, g, "tokens", GGUF_STRING, (uint64_t)p->vocab);
     for (int64_t id = 0; id < p->vocab; id++) {
-        (void)token_of(p, id, text);
+        (void)made_token(p->vocab, id, text);
         put_text(l, text);
     }
     key_array(l, g, "token_type", GGUF_I32, (uint64_t)p->vocab);
     for (int64_t id = 0; id < p->vocab; id++)
-        put_u32(l, token_of(p, id, text));
-    key_array(l, g, "merges", GGUF_STRING, N_MERGES);
-    for (int i = 0; i < N_MERGES; i++) {
-        (void)snprintf(text, sizeof text, "%s %s", merges[i][0], merges[i][1]);
+        put_u32(l, made_token(p->vocab, id, text));
+    key_array(l, g, "merges", GGUF_STRING, MADE_MERGES);
+    for (int i = 0; i < MADE_MERGES; i++) {
+        (void)snprintf(text, sizeof text, "%s %s", made_merges[i][0], made_merges[i][1]);
         put_text(l, text);
     }
-    key_u32(l, g, "eos_token_id", first_added(p) + 2);
-    key_u32(l, g, "padding_token_id", first_added(p));
+    key_u32(l, g, "eos_token_id", made_first_added(p->vocab) + 2);
+    key_u32(l, g, "padding_token_id", made_first_added(p->vocab));
     put_key(l, g, "add_bos_token", GGUF_BOOL);
     put(l, "", 1); /* false */
 }
