@@ -2,9 +2,12 @@
 #include "worker/inspect.h"
 
 #include "common/json.h"
+#include "worker/memory/plan.h"
+#include "worker/model/config.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 enum { SHOWN_BYTES = 72, SHOWN_ITEMS = 4 };
@@ -103,26 +106,100 @@ static bool has_part(const gguf_tensor *t, const char *part) {
     return memmem(t->name.bytes, t->name.length, part, strlen(part)) != NULL;
 }
 
-typedef enum role { ROLE_EMBEDDING, ROLE_HEAD, ROLE_BACKBONE, ROLE_EXPERTS, N_ROLES } role;
+typedef enum role {
+    ROLE_EMBEDDING,
+    ROLE_HEAD,
+    ROLE_BACKBONE,
+    ROLE_EXPERTS,
+    ROLE_MTP,
+    N_ROLES
+} role;
 
-static role role_of(const gguf_tensor *t) {
+/* The block number of "blk.N.", or -1. */
+static long block_of(const gguf_tensor *t) {
+    char name[64];
+    int n = 0;
+    long block = -1;
+    (void)snprintf(name, sizeof name, "%.*s", (int)t->name.length, t->name.bytes);
+    return sscanf(name, "blk.%5ld.%n", &block, &n) == 1 && n > 0 ? block : -1;
+}
+
+/* n_layers: blocks from this one on belong to multi-token prediction. */
+static role role_of(const gguf_tensor *t, long n_layers) {
+    long block = block_of(t);
+    if (block >= n_layers) return ROLE_MTP;
     if (has_part(t, "token_embd.")) return ROLE_EMBEDDING;
     if (has_part(t, "_exps.")) return ROLE_EXPERTS;
-    if (has_part(t, "output.weight") && !has_part(t, "blk.")) return ROLE_HEAD;
+    if (block < 0 && has_part(t, "output.weight")) return ROLE_HEAD;
     return ROLE_BACKBONE;
 }
 
-static void print_roles(const gguf_file *file, FILE *out) {
+static void print_roles(const gguf_file *file, long n_layers, uint64_t n_bytes[N_ROLES],
+                        FILE *out) {
     static const char *const names[N_ROLES] = {"token embedding", "output head", "backbone",
-                                               "routed experts"};
-    uint64_t n_bytes[N_ROLES] = {0};
+                                               "routed experts", "MTP blocks"};
+    memset(n_bytes, 0, N_ROLES * sizeof n_bytes[0]);
     for (size_t i = 0; i < gguf_n_tensors(file); i++) {
         const gguf_tensor *t = gguf_tensor_at(file, i);
-        n_bytes[role_of(t)] += t->n_bytes;
+        n_bytes[role_of(t, n_layers)] += t->n_bytes;
     }
     (void)fprintf(out, "\nBy role\n");
-    for (int i = 0; i < N_ROLES; i++)
+    for (int i = 0; i < N_ROLES; i++) {
+        if (n_bytes[i] == 0) continue;
         (void)fprintf(out, "  %-20s %27.2f MiB\n", names[i], mib(n_bytes[i]));
+    }
+}
+
+/* ---- what running it needs ---- */
+
+static void print_kv(const model_config *c, FILE *out) {
+    static const struct {
+        const char *name;
+        kv_type type;
+    } types[] = {{"f32", KV_F32}, {"f16", KV_F16}, {"q8", KV_Q8}};
+    (void)fprintf(out, "  KV a token          ");
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        uint64_t n_bytes = plan_page_bytes(c, types[i].type) / KV_PAGE_TOKENS;
+        (void)fprintf(out, "%s %s %" PRIu64 " bytes", i == 0 ? "" : ",", types[i].name,
+                      n_bytes);
+    }
+    (void)fprintf(out, "\n");
+}
+
+static void print_needs(const model_config *c, const uint64_t n_bytes[N_ROLES], FILE *out) {
+    uint64_t head = c->tied_head ? n_bytes[ROLE_EMBEDDING] : n_bytes[ROLE_HEAD];
+    uint64_t per_token = n_bytes[ROLE_BACKBONE] + head;
+    (void)fprintf(out,
+                  "\nTo run it (%s, %" PRIu32 " layers: %" PRIu32 " delta net, %" PRIu32
+                  " full attention; trained for %" PRIu32 " tokens)\n",
+                  c->arch, c->n_layers, c->n_linear_layers, c->n_full_layers, c->n_context);
+    (void)fprintf(out, "  always in memory     %.2f MiB: backbone, embedding and head\n",
+                  mib(n_bytes[ROLE_BACKBONE] + n_bytes[ROLE_EMBEDDING] + n_bytes[ROLE_HEAD]));
+    if (c->moe) {
+        uint64_t n_experts = plan_n_experts(c);
+        uint64_t used = (uint64_t)c->n_layers * c->n_experts_used;
+        uint64_t one = n_experts == 0 ? 0 : n_bytes[ROLE_EXPERTS] / n_experts;
+        per_token += used * one;
+        (void)fprintf(out,
+                      "  experts              %" PRIu64 ", %" PRIu64 " a token; one is %.3f MiB"
+                      " on average\n",
+                      n_experts, used, mib(one));
+    }
+    (void)fprintf(out, "  weights read a token %.2f MiB\n", mib(per_token));
+    print_kv(c, out);
+    (void)fprintf(out, "  state of a sequence  %.2f MiB\n", mib(model_config_state_bytes(c)));
+}
+
+static void print_model(const gguf_file *file, FILE *out) {
+    model_config config;
+    error err = {STATUS_OK, ""};
+    uint64_t n_bytes[N_ROLES];
+    bool runs = model_config_read(&config, file, &err) == STATUS_OK;
+    print_roles(file, runs ? (long)config.n_layers : LONG_MAX, n_bytes, out);
+    if (runs)
+        print_needs(&config, n_bytes, out);
+    else
+        (void)fprintf(out, "\nThis build cannot run it: %s\n", err.text);
 }
 
 static void print_head(const gguf_file *file, FILE *out) {
@@ -147,7 +224,7 @@ status inspect_table(const gguf_file *file, FILE *out, error *err) {
     for (size_t i = 0; i < gguf_n_tensors(file); i++)
         print_tensor(gguf_tensor_at(file, i), out);
     print_types(file, out);
-    print_roles(file, out);
+    print_model(file, out);
     if (fflush(out) == 0 && !ferror(out)) return STATUS_OK;
     return error_set_errno(err, STATUS_IO, errno, "cannot write the table");
 }

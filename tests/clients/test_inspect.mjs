@@ -2,8 +2,8 @@
 // keys with types and values, tensors with types, shapes and offsets, of both demo models and of every
 // model that make_model writes.
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { readFileSync, rmSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { GGMLQuantizationType, GGUFValueType, gguf } from '@huggingface/gguf';
 import { finish, program, temporaryFolder, test } from './fleet.mjs';
@@ -75,6 +75,34 @@ for (const { name, params } of models) {
 await test('--no-arrays keeps kinds and counts of arrays and leaves their items out', () => {
     const { keys } = inspect('deploy/models/draft.gguf', '--no-arrays');
     assert.deepEqual(keys['tokenizer.ggml.tokens'], { type: 'array', item_type: 'string', count: 4096 });
+});
+
+await test('the table says what running the model needs', () => {
+    const table = execFileSync(program('siliceo-worker'), ['inspect', '--model', 'deploy/models/demo.gguf'], { encoding: 'utf8' });
+    assert.match(table, /8 layers: 6 delta net, 2 full attention/);
+    assert.match(table, /experts +256, 32 a token/);
+    assert.match(table, /KV a token +f32 4096 bytes, f16 2048 bytes, q8 1088 bytes/);
+});
+await test('--check names the tensor whose scale is no number, by its place in the file', () => {
+    const bytes = readFileSync('deploy/models/draft.gguf');
+    const path = join(folder, 'bad.gguf');
+    const tensor = inspect('deploy/models/draft.gguf', '--no-arrays').tensors.find((t) => t.type === 'Q8_0' && t.name.startsWith('blk.1.'));
+    const run = () => spawnSync(program('siliceo-worker'), ['inspect', '--check', '--model', path], { encoding: 'utf8' });
+    writeFileSync(path, bytes);
+    assert.equal(run().status, 0);
+    bytes.writeUInt16LE(0x7e00, tensor.file_offset + 34 * 3);
+    writeFileSync(path, bytes);
+    const { status, stderr } = run();
+    assert.equal(status, 1);
+    assert.match(stderr, new RegExp(`tensor ${tensor.name.replaceAll('.', '\\.')}: block 3 of Q8_0, at byte ${tensor.file_offset + 102} `));
+});
+await test('mistakes exit with 2, files that cannot be read with 1, in one line', () => {
+    for (const [flags, code, text] of [[[], 2, '--model'], [['--modle', 'x'], 2, '--modle'], [['--model', '/nonexistent'], 1, '/nonexistent'],
+        [['--model', 'Makefile'], 1, 'magic']]) {
+        const { status, stderr } = spawnSync(program('siliceo-worker'), ['inspect', ...flags], { encoding: 'utf8' });
+        assert.equal(status, code, stderr);
+        assert.ok(stderr.includes(text) && stderr.trimEnd().split('\n').length === 1, stderr);
+    }
 });
 
 finish();
