@@ -1,0 +1,26 @@
+/* api.h - the routes: what each path of the HTTP interface does. */
+#ifndef SILICEO_COORDINATOR_API_H
+#define SILICEO_COORDINATOR_API_H
+
+#include "coordinator/coordinator.h"
+
+/* Every request comes in here (http_params.on_request; context is the coordinator). */
+void api_dispatch(void *context, http_exchange *x);
+
+void api_chat(coordinator *c, http_exchange *x);
+/* Keep-alives and held headers of the replies under way. */
+void api_chat_tick(coordinator *c, uint64_t now_ms);
+
+void api_models(coordinator *c, http_exchange *x, const char *id); /* id NULL: all */
+
+void api_health(coordinator *c, http_exchange *x);
+void api_ready(coordinator *c, http_exchange *x);
+void api_status(coordinator *c, http_exchange *x);
+void api_metrics(coordinator *c, http_exchange *x);
+void api_admin(coordinator *c, http_exchange *x, const char *rest); /* after /admin/nodes/ */
+
+/* Create all metric families.  Without memory some count nothing. */
+void api_metrics_open(coordinator *c);
+void api_count_reply(coordinator *c, unsigned http_status);
+
+#endif

@@ -1,0 +1,236 @@
+/* POST /v1/chat/completions, streaming or not. */
+#include "coordinator/api.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/chat_params.h"
+#include "coordinator/token_stream.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* One reply under way; ends when its exchange closes. */
+typedef struct chat {
+    struct chat *next, *previous;
+    coordinator *c;
+    http_exchange *x;
+    request *r; /* NULL once it has ended */
+    token_stream stream;
+    bool streaming;
+    bool begun;   /* the headers of a stream are out */
+    bool flowing; /* so are tokens: no keep-alives any more */
+    uint64_t next_comment_ms;
+} chat;
+
+static void on_close(void *context, bool complete) {
+    chat *t = context;
+    coordinator *c = t->c;
+    if (t->r != NULL) request_cancel(c, t->r, "client_closed");
+    if (!complete) metric_add(c->counters.status[5], 1);
+    if (t->previous != NULL)
+        t->previous->next = t->next;
+    else
+        c->chats = t->next;
+    if (t->next != NULL) t->next->previous = t->previous;
+    token_stream_release(&t->stream);
+    free(t);
+}
+
+static void begin_stream(chat *t) {
+    if (t->begun) return;
+    t->begun = true;
+    if (t->r != NULL && t->r->node != NULL) {
+        http_set_header(t->x, "X-Siliceo-Node", t->r->node->name);
+    }
+    api_count_reply(t->c, 200);
+    http_stream_begin(t->x);
+}
+
+static status on_tokens(void *context, const wire_tokens *tokens, error *err) {
+    chat *t = context;
+    json_text *out = http_stream_out(t->x);
+    size_t before = out->length;
+    status rc = token_stream_add(&t->stream, tokens, out, err);
+    if (rc != STATUS_OK || !t->streaming || out->length == before) return rc;
+    begin_stream(t);
+    t->flowing = true;
+    t->r->replayable = false;
+    (void)http_stream_flush(t->x); /* when it fails, t is gone */
+    return STATUS_OK;
+}
+
+static token_stream_facts facts_of(const request *r) {
+    return (token_stream_facts){
+        .node = r->node->name,
+        .queue_ms = (double)(r->sent_ns - r->received_ns) * 1e-6,
+        .first_token_ms = r->first_token_ns > r->received_ns
+                              ? (double)(r->first_token_ns - r->received_ns) * 1e-6
+                              : 0,
+        .attempts = r->attempts,
+    };
+}
+
+static void reply_whole(chat *t, const request *r, const wire_done *done) {
+    token_stream_facts facts = facts_of(r);
+    json_text out = {0};
+    token_stream_finish(&t->stream, done, &facts, &out);
+    if (out.failed) {
+        api_count_reply(t->c, 503);
+        http_reply_error(t->x, 503, "no_memory", NULL, 1, "no memory for the reply");
+    } else {
+        http_set_header(t->x, "X-Siliceo-Node", r->node->name);
+        api_count_reply(t->c, 200);
+        http_reply(t->x, 200, "application/json", out.bytes, out.length);
+    }
+    json_text_release(&out);
+}
+
+static void on_done(void *context, const request *r, const wire_done *done) {
+    chat *t = context;
+    if (!t->streaming) {
+        t->r = NULL;
+        reply_whole(t, r, done);
+        return;
+    }
+    begin_stream(t);
+    t->r = NULL;
+    token_stream_facts facts = facts_of(r);
+    token_stream_finish(&t->stream, done, &facts, http_stream_out(t->x));
+    if (http_stream_flush(t->x)) http_stream_end(t->x);
+}
+
+static void on_error(void *context, const request *r, const request_failure *failure) {
+    (void)r;
+    chat *t = context;
+    t->r = NULL;
+    if (!t->begun) {
+        api_count_reply(t->c, failure->http_status);
+        http_reply_error(t->x, failure->http_status, failure->code, failure->param,
+                         failure->retry_after_s, failure->message);
+        return;
+    }
+    json_text body = {0};
+    http_error_body(&body, failure->http_status, failure->code, failure->param,
+                    failure->message);
+    if (body.failed) {
+        http_abort(t->x);
+    } else {
+        token_stream_fail(body.bytes, http_stream_out(t->x));
+        if (http_stream_flush(t->x)) http_stream_end(t->x);
+    }
+    json_text_release(&body);
+}
+
+static void on_restart(void *context) {
+    chat *t = context;
+    token_stream_restart(&t->stream);
+}
+
+void api_chat_tick(coordinator *c, uint64_t now_ms) {
+    uint64_t interval_ms = (uint64_t)(c->options->http_keepalive_s * 1000);
+    chat *next;
+    for (chat *t = c->chats; t != NULL; t = next) {
+        next = t->next;
+        if (!t->streaming || t->flowing || t->r == NULL || now_ms < t->next_comment_ms)
+            continue;
+        begin_stream(t);
+        t->next_comment_ms = now_ms + interval_ms;
+        token_stream_keepalive(http_stream_out(t->x));
+        (void)http_stream_flush(t->x);
+    }
+}
+
+/* ------------------------------------------------------------ beginning */
+
+static void make_id(char *out, size_t cap) {
+    uint64_t random[2] = {0, 0};
+    if (getrandom(random, sizeof random, GRND_NONBLOCK) < 0) random[0] = clock_monotonic_ns();
+    (void)snprintf(out, cap, "chatcmpl-%016llx%08llx", (unsigned long long)random[0],
+                   (unsigned long long)(random[1] >> 32));
+}
+
+static chat *chat_new(coordinator *c, http_exchange *x, const chat_params *p, error *err) {
+    chat *t = calloc(1, sizeof *t);
+    if (t == NULL) return NULL;
+    char id[64];
+    make_id(id, sizeof id);
+    token_stream_params stream = {.id = id,
+                                  .model = p->model,
+                                  .created_s = clock_wall_ms() / 1000,
+                                  .n_choices = p->n_choices,
+                                  .streaming = p->stream,
+                                  .include_usage = p->include_usage};
+    if (token_stream_init(&t->stream, &stream, err) != STATUS_OK) {
+        free(t);
+        return NULL;
+    }
+    t->c = c;
+    t->x = x;
+    t->streaming = p->stream;
+    t->next_comment_ms =
+        clock_monotonic_ms() + (uint64_t)(c->options->http_hold_headers_s * 1000);
+    t->next = c->chats;
+    if (c->chats != NULL) c->chats->previous = t;
+    c->chats = t;
+    http_on_close(x, t, on_close);
+    return t;
+}
+
+static request *request_of(chat *t, chat_params *p) {
+    request_sink sink = {t, on_tokens, on_done, on_error, on_restart};
+    request *r = request_new(&sink);
+    if (r == NULL) return NULL;
+    r->kind = WIRE_CHAT;
+    (void)snprintf(r->request_id, sizeof r->request_id, "%s", http_request_id(t->x));
+    memcpy(r->model, p->model, sizeof r->model);
+    r->prompt_bytes = (double)p->prompt_bytes;
+    r->max_output = (double)p->max_tokens;
+    r->replayable = true;
+    r->body = p->body;
+    r->n_body = p->n_body;
+    p->body = NULL;
+    return r;
+}
+
+static void start(coordinator *c, http_exchange *x, chat_params *p) {
+    error err = {0};
+    chat *t = chat_new(c, x, p, &err);
+    request *r = t == NULL ? NULL : request_of(t, p);
+    if (r == NULL) {
+        api_count_reply(c, 503);
+        http_reply_error(x, 503, "no_memory", NULL, 1, "no memory for the request");
+        return;
+    }
+    request_failure failure;
+    t->r = r;
+    if (request_submit(c, r, &failure) == STATUS_OK) return;
+    t->r = NULL;
+    request_free(r);
+    metric_add(c->counters.refused, 1);
+    api_count_reply(c, failure.http_status);
+    log_info("request-refused", "request=%s status=%u code=%s", http_request_id(x),
+             failure.http_status, failure.code);
+    http_reply_error(x, failure.http_status, failure.code, failure.param, failure.retry_after_s,
+                     failure.message);
+}
+
+void api_chat(coordinator *c, http_exchange *x) {
+    chat_params p;
+    char param[CHAT_PARAM_SIZE];
+    error err = {0};
+    size_t length;
+    const char *body = http_body(x, &length);
+    status rc = chat_params_read(&p, body == NULL ? "" : body, length, param, &err);
+    http_body_drop(x);
+    if (rc != STATUS_OK) {
+        unsigned http_status = rc == STATUS_BAD_INPUT ? 400 : 503;
+        metric_add(c->counters.refused, 1);
+        api_count_reply(c, http_status);
+        http_reply_error(x, http_status, rc == STATUS_BAD_INPUT ? "invalid_value" : "no_memory",
+                         param, http_status == 503, err.text);
+        return;
+    }
+    start(c, x, &p);
+    chat_params_release(&p);
+}

@@ -1,0 +1,74 @@
+/* GET /v1/models and /v1/models/ID: what the listed nodes serve, each model once. */
+#include "coordinator/api.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Is there a node before this one with the same model? */
+static bool listed_before(const coordinator *c, const node *until, const char *model) {
+    for (node *n = c->nodes.first; n != until; n = n->next) {
+        if (n->state != NODE_DOWN && node_find_model(n, model) != NULL) return true;
+    }
+    return false;
+}
+
+static unsigned ready_nodes(const coordinator *c, const char *model, uint64_t *context) {
+    unsigned count = 0;
+    *context = 0;
+    for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        const node_model *m = node_find_model(n, model);
+        if (m == NULL) continue;
+        if (n->state == NODE_READY) count++;
+        if (m->context_tokens > *context) *context = m->context_tokens;
+    }
+    return count;
+}
+
+static void add_model(const coordinator *c, const node_model *m, json_text *out) {
+    uint64_t context;
+    unsigned ready = ready_nodes(c, m->name, &context);
+    json_text_format(out, "{\"id\":");
+    json_text_string(out, m->name, strlen(m->name));
+    json_text_format(
+        out,
+        ",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"siliceo\",\"meta\":{"
+        "\"arch\":",
+        (unsigned long long)m->since_wall_s);
+    json_text_string(out, m->arch, strlen(m->arch));
+    json_text_format(out, ",\"hash\":");
+    json_text_string(out, m->hash, strlen(m->hash));
+    json_text_format(out, ",\"context_tokens\":%llu,\"ready_nodes\":%u}}",
+                     (unsigned long long)context, ready);
+}
+
+static size_t add_models(const coordinator *c, const char *id, json_text *out) {
+    size_t count = 0;
+    for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        if (n->state == NODE_DOWN) continue;
+        for (size_t i = 0; i < n->n_models; i++) {
+            const node_model *m = &n->models[i];
+            if ((id != NULL && strcmp(m->name, id) != 0) || listed_before(c, n, m->name))
+                continue;
+            if (count++ > 0) json_text_add(out, ",", 1);
+            add_model(c, m, out);
+        }
+    }
+    return count;
+}
+
+void api_models(coordinator *c, http_exchange *x, const char *id) {
+    json_text out = {0};
+    if (id == NULL) json_text_format(&out, "{\"object\":\"list\",\"data\":[");
+    size_t count = add_models(c, id, &out);
+    if (id == NULL) json_text_format(&out, "]}");
+    if (id != NULL && count == 0) {
+        char message[300];
+        (void)snprintf(message, sizeof message, "the model '%.200s' does not exist", id);
+        api_count_reply(c, 404);
+        http_reply_error(x, 404, "model_not_found", "model", 0, message);
+    } else {
+        api_count_reply(c, 200);
+        http_reply(x, 200, "application/json", out.bytes, out.length);
+    }
+    json_text_release(&out);
+}

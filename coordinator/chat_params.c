@@ -1,0 +1,322 @@
+#include "coordinator/chat_params.h"
+
+#include "common/json.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum field_kind {
+    FIELD_STRING,
+    FIELD_NUMBER,
+    FIELD_INTEGER,
+    FIELD_BOOL,
+    FIELD_OBJECT,
+    FIELD_ARRAY,
+    FIELD_STOP,
+    FIELD_ANY
+} field_kind;
+
+typedef struct field {
+    const char *name;
+    field_kind kind;
+    double min, max;
+    const char *choices; /* of a string: |a|b| */
+    bool forwarded;      /* the worker gets it */
+} field;
+
+#define TWO_53 9007199254740992.0
+
+static const field fields[] = {
+    {"model", FIELD_STRING, 0, 0, NULL, true},
+    {"messages", FIELD_ARRAY, 0, 0, NULL, true},
+    {"tools", FIELD_ARRAY, 0, 0, NULL, true},
+    {"tool_choice", FIELD_ANY, 0, 0, NULL, false},
+    {"chat_template_kwargs", FIELD_OBJECT, 0, 0, NULL, true},
+    {"max_tokens", FIELD_INTEGER, 1, 16777216, NULL, true},
+    {"max_completion_tokens", FIELD_INTEGER, 1, 16777216, NULL, true},
+    {"temperature", FIELD_NUMBER, 0, 2, NULL, true},
+    {"top_p", FIELD_NUMBER, 0, 1, NULL, true},
+    {"top_k", FIELD_INTEGER, -1, 16777216, NULL, true},
+    {"min_p", FIELD_NUMBER, 0, 1, NULL, true},
+    {"presence_penalty", FIELD_NUMBER, -2, 2, NULL, true},
+    {"frequency_penalty", FIELD_NUMBER, -2, 2, NULL, true},
+    {"repetition_penalty", FIELD_NUMBER, 0.01, 10, NULL, true},
+    {"seed", FIELD_INTEGER, -TWO_53, TWO_53, NULL, true},
+    {"stop", FIELD_STOP, 0, 0, NULL, true},
+    {"n", FIELD_INTEGER, 1, WIRE_MAX_CHOICES, NULL, true},
+    {"logprobs", FIELD_BOOL, 0, 0, NULL, true},
+    {"top_logprobs", FIELD_INTEGER, 0, 20, NULL, true},
+    {"logit_bias", FIELD_OBJECT, 0, 0, NULL, true},
+    {"reasoning_effort", FIELD_STRING, 0, 0, "|none|minimal|low|medium|high|xhigh|", true},
+    {"enable_thinking", FIELD_BOOL, 0, 0, NULL, true},
+    {"stream", FIELD_BOOL, 0, 0, NULL, false},
+    {"stream_options", FIELD_OBJECT, 0, 0, NULL, false},
+    {"response_format", FIELD_OBJECT, 0, 0, NULL, false},
+};
+enum { N_FIELDS = sizeof fields / sizeof fields[0], MAX_STOPS = 16, MAX_STOP_BYTES = 1024 };
+
+/* A value for an error text, cut short. */
+static void describe(const cJSON *value, char out[80]) {
+    char *text = json_print(value);
+    size_t n = text == NULL ? 0 : strlen(text);
+    size_t cut = n > 60 ? 60 : n;
+    while (cut < n && cut > 0 && ((unsigned char)text[cut] & 0xc0) == 0x80)
+        cut--;
+    (void)snprintf(out, 80, "%.*s%s", (int)cut, text == NULL ? "?" : text,
+                   cut < n ? "..." : "");
+    free(text);
+}
+
+static status wrong(char param[CHAT_PARAM_SIZE], const char *name, const cJSON *value,
+                    const char *expected, error *err) {
+    char text[80];
+    describe(value, text);
+    (void)snprintf(param, CHAT_PARAM_SIZE, "%s", name);
+    return error_set(err, STATUS_BAD_INPUT, "%s: %s is not %s", name, text, expected);
+}
+
+static status check_number(const field *f, const cJSON *value, char param[CHAT_PARAM_SIZE],
+                           error *err) {
+    char expected[120];
+    double v = value->valuedouble;
+    bool whole = f->kind == FIELD_INTEGER;
+    (void)snprintf(expected, sizeof expected, "%s from %.10g to %.10g",
+                   whole ? "a whole number" : "a number", f->min, f->max);
+    if (!cJSON_IsNumber(value) || !isfinite(v) || v < f->min || v > f->max ||
+        (whole && (v < floor(v) || v > floor(v)))) {
+        return wrong(param, f->name, value, expected, err);
+    }
+    return STATUS_OK;
+}
+
+static status check_choice(const field *f, const cJSON *value, char param[CHAT_PARAM_SIZE],
+                           error *err) {
+    if (!cJSON_IsString(value)) return wrong(param, f->name, value, "a string", err);
+    if (f->choices == NULL) return STATUS_OK;
+    char bounded[64];
+    (void)snprintf(bounded, sizeof bounded, "|%.50s|", value->valuestring);
+    if (strstr(f->choices, bounded) != NULL && strchr(value->valuestring, '|') == NULL)
+        return STATUS_OK;
+    char expected[120];
+    (void)snprintf(expected, sizeof expected, "one of %.100s", f->choices);
+    return wrong(param, f->name, value, expected, err);
+}
+
+static status check_stop(const field *f, const cJSON *value, char param[CHAT_PARAM_SIZE],
+                         error *err) {
+    static const char expected[] =
+        "a string or a list of up to 16 strings, none empty or over 1024 bytes";
+    if (!cJSON_IsString(value) && !cJSON_IsArray(value))
+        return wrong(param, f->name, value, expected, err);
+    const cJSON *first = cJSON_IsArray(value) ? value->child : value;
+    int n = 0;
+    for (const cJSON *s = first; s != NULL; s = cJSON_IsArray(value) ? s->next : NULL) {
+        if (!cJSON_IsString(s) || s->valuestring[0] == '\0' ||
+            strlen(s->valuestring) > MAX_STOP_BYTES || ++n > MAX_STOPS) {
+            return wrong(param, f->name, value, expected, err);
+        }
+    }
+    return STATUS_OK;
+}
+
+static status check_field(const field *f, const cJSON *value, char param[CHAT_PARAM_SIZE],
+                          error *err) {
+    bool ok = true;
+    const char *expected = "";
+    switch (f->kind) {
+    case FIELD_STRING:
+        return check_choice(f, value, param, err);
+    case FIELD_NUMBER:
+    case FIELD_INTEGER:
+        return check_number(f, value, param, err);
+    case FIELD_STOP:
+        return check_stop(f, value, param, err);
+    case FIELD_BOOL:
+        ok = cJSON_IsBool(value), expected = "true or false";
+        break;
+    case FIELD_OBJECT:
+        ok = cJSON_IsObject(value), expected = "an object";
+        break;
+    case FIELD_ARRAY:
+        ok = cJSON_IsArray(value), expected = "a list";
+        break;
+    case FIELD_ANY:
+        break;
+    }
+    return ok ? STATUS_OK : wrong(param, f->name, value, expected, err);
+}
+
+/* Keys are token ids, values biases; both as clients send them. */
+static status check_logit_bias(const cJSON *bias, char param[CHAT_PARAM_SIZE], error *err) {
+    for (const cJSON *b = bias == NULL ? NULL : bias->child; b != NULL; b = b->next) {
+        size_t digits = strspn(b->string, "0123456789");
+        char name[64];
+        (void)snprintf(name, sizeof name, "logit_bias.%.40s", b->string);
+        if (digits == 0 || digits > 9 || b->string[digits] != '\0') {
+            (void)snprintf(param, CHAT_PARAM_SIZE, "logit_bias");
+            return error_set(err, STATUS_BAD_INPUT, "%s: the key is not a token id", name);
+        }
+        if (!cJSON_IsNumber(b) || !(b->valuedouble >= -100 && b->valuedouble <= 100)) {
+            return wrong(param, name, b, "a number from -100 to 100", err);
+        }
+    }
+    return STATUS_OK;
+}
+
+static const cJSON *get(const cJSON *root, const char *name) {
+    return cJSON_GetObjectItemCaseSensitive(root, name);
+}
+
+static status check_options(chat_params *p, const cJSON *root, char param[CHAT_PARAM_SIZE],
+                            error *err) {
+    const cJSON *usage = get(get(root, "stream_options"), "include_usage");
+    if (usage != NULL && !cJSON_IsNull(usage) && !cJSON_IsBool(usage)) {
+        return wrong(param, "stream_options.include_usage", usage, "true or false", err);
+    }
+    p->include_usage = cJSON_IsTrue(usage);
+    const cJSON *format = get(get(root, "response_format"), "type");
+    if (get(root, "response_format") != NULL &&
+        (!cJSON_IsString(format) || strcmp(format->valuestring, "text") != 0)) {
+        return wrong(param, "response_format", get(root, "response_format"),
+                     "{\"type\":\"text\"}, the only format there is", err);
+    }
+    const cJSON *thinking = get(get(root, "chat_template_kwargs"), "enable_thinking");
+    if (thinking != NULL && !cJSON_IsBool(thinking)) {
+        return wrong(param, "chat_template_kwargs.enable_thinking", thinking, "true or false",
+                     err);
+    }
+    if (get(root, "top_logprobs") != NULL && get(root, "top_logprobs")->valuedouble > 0 &&
+        !cJSON_IsTrue(get(root, "logprobs"))) {
+        return wrong(param, "top_logprobs", get(root, "top_logprobs"),
+                     "allowed without \"logprobs\": true", err);
+    }
+    return check_logit_bias(get(root, "logit_bias"), param, err);
+}
+
+/* "none" hides the tools from the model, "auto" shows them; a forced call cannot be promised. */
+static status apply_tool_choice(cJSON *root, char param[CHAT_PARAM_SIZE], error *err) {
+    const cJSON *choice = get(root, "tool_choice");
+    if (choice == NULL) return STATUS_OK;
+    if (cJSON_IsString(choice) && strcmp(choice->valuestring, "none") == 0) {
+        cJSON_DeleteItemFromObjectCaseSensitive(root, "tools");
+        return STATUS_OK;
+    }
+    if (cJSON_IsString(choice) && strcmp(choice->valuestring, "auto") == 0) return STATUS_OK;
+    return wrong(param, "tool_choice", choice,
+                 "\"none\" or \"auto\", the only choices there are", err);
+}
+
+/* Bytes of all strings below value: what the prompt is roughly made of. */
+static size_t text_bytes(const cJSON *value) {
+    size_t n = 0;
+    for (const cJSON *item = value == NULL ? NULL : value->child; item != NULL;
+         item = item->next) {
+        if (cJSON_IsString(item))
+            n += strlen(item->valuestring);
+        else if (item->child != NULL)
+            n += text_bytes(item);
+    }
+    return n;
+}
+
+static status check_all(chat_params *p, const cJSON *root, char param[CHAT_PARAM_SIZE],
+                        error *err) {
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        const cJSON *value = get(root, fields[i].name);
+        if (value == NULL) continue;
+        status rc = check_field(&fields[i], value, param, err);
+        if (rc != STATUS_OK) return rc;
+    }
+    const cJSON *model = get(root, "model");
+    if (model == NULL || model->valuestring[0] == '\0') {
+        (void)snprintf(param, CHAT_PARAM_SIZE, "model");
+        return error_set(err, STATUS_BAD_INPUT, "model: is missing");
+    }
+    if (strlen(model->valuestring) > WIRE_MAX_NAME) {
+        return wrong(param, "model", model, "a name of up to 128 bytes", err);
+    }
+    if (get(root, "messages") == NULL || get(root, "messages")->child == NULL) {
+        (void)snprintf(param, CHAT_PARAM_SIZE, "messages");
+        return error_set(err, STATUS_BAD_INPUT, "messages: %s",
+                         get(root, "messages") == NULL ? "is missing" : "is empty");
+    }
+    return check_options(p, root, param, err);
+}
+
+static void take_values(chat_params *p, const cJSON *root) {
+    (void)snprintf(p->model, sizeof p->model, "%s", get(root, "model")->valuestring);
+    p->stream = cJSON_IsTrue(get(root, "stream"));
+    p->n_choices = get(root, "n") != NULL ? (uint32_t)get(root, "n")->valuedouble : 1;
+    const cJSON *limit = get(root, "max_completion_tokens");
+    if (limit == NULL) limit = get(root, "max_tokens");
+    p->max_tokens = limit != NULL ? (uint64_t)limit->valuedouble : 0;
+    p->prompt_bytes = text_bytes(get(root, "messages")) + text_bytes(get(root, "tools"));
+}
+
+static void remove_item(cJSON *root, cJSON *item) {
+    cJSON_Delete(cJSON_DetachItemViaPointer(root, item));
+}
+
+static size_t field_index(const char *name) {
+    size_t i = 0;
+    while (i < N_FIELDS && strcmp(fields[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+/* Known fields only, each once (the first counts), and none that is null: what
+ * is checked below is then what the worker will see. */
+static void tidy(cJSON *root) {
+    bool seen[N_FIELDS] = {false};
+    cJSON *next;
+    for (cJSON *item = root->child; item != NULL; item = next) {
+        next = item->next;
+        size_t i = field_index(item->string);
+        if (i == N_FIELDS || seen[i] || cJSON_IsNull(item))
+            remove_item(root, item);
+        else
+            seen[i] = true;
+    }
+}
+
+static void keep_forwarded(cJSON *root) {
+    cJSON *next;
+    for (cJSON *item = root->child; item != NULL; item = next) {
+        next = item->next;
+        if (!fields[field_index(item->string)].forwarded) remove_item(root, item);
+    }
+}
+
+status chat_params_read(chat_params *out, const char *body, size_t length,
+                        char param[CHAT_PARAM_SIZE], error *err) {
+    memset(out, 0, sizeof *out);
+    param[0] = '\0';
+    cJSON *root = NULL;
+    status rc = json_parse(&root, body, length, "request body", err);
+    if (rc != STATUS_OK) return rc;
+    if (!cJSON_IsObject(root)) {
+        rc = error_set(err, STATUS_BAD_INPUT, "request body: is not a JSON object");
+        goto done;
+    }
+    tidy(root);
+    if ((rc = check_all(out, root, param, err)) != STATUS_OK) goto done;
+    if ((rc = apply_tool_choice(root, param, err)) != STATUS_OK) goto done;
+    take_values(out, root);
+    keep_forwarded(root);
+    if ((rc = chat_normalise(root, param, err)) != STATUS_OK) goto done;
+    out->body = json_print(root);
+    if (out->body == NULL)
+        rc = error_set(err, STATUS_NO_MEMORY, "no memory for the request");
+    else
+        out->n_body = strlen(out->body);
+done:
+    cJSON_Delete(root);
+    if (rc != STATUS_OK) chat_params_release(out);
+    return rc;
+}
+
+void chat_params_release(chat_params *p) {
+    free(p->body);
+    memset(p, 0, sizeof *p);
+}

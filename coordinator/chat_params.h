@@ -1,0 +1,34 @@
+/* chat_params.h - reads and checks the body of POST /v1/chat/completions.
+ *
+ * Every known field is checked for type and range and an error names field and
+ * value; unknown fields are ignored, because clients send many.  The result holds
+ * what the coordinator itself needs, and a normalised body for the worker.
+ * Bytes from outside; no state; any thread.
+ */
+#ifndef SILICEO_COORDINATOR_CHAT_PARAMS_H
+#define SILICEO_COORDINATOR_CHAT_PARAMS_H
+
+#include "common/chat_request.h"
+#include "common/error.h"
+#include "common/wire.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct chat_params {
+    char model[WIRE_MAX_NAME + 1];
+    bool stream;
+    bool include_usage;
+    uint32_t n_choices;
+    uint64_t max_tokens; /* 0: none given */
+    size_t prompt_bytes; /* of text in messages and tools */
+    char *body;          /* JSON for the worker; the caller frees with chat_params_release */
+    size_t n_body;
+} chat_params;
+
+/* On STATUS_BAD_INPUT param is the field at fault ("" when the body is no JSON object). */
+status chat_params_read(chat_params *out, const char *body, size_t length,
+                        char param[CHAT_PARAM_SIZE], error *err);
+void chat_params_release(chat_params *p); /* accepts a zeroed one */
+
+#endif

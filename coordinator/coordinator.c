@@ -1,0 +1,338 @@
+#include "coordinator/coordinator.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/api.h"
+#include "coordinator/dispatch.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+/* Keys of the outer epoll; those with HTTP_EVENT_BIT are the HTTP server's. */
+enum { EVENT_MESH = 1, EVENT_MONITOR, EVENT_SIGNAL };
+enum { TICK_MS = 50, DRAIN_BATCH = 512, MAX_EVENTS = 256 };
+
+/* ------------------------------------------------------------ the mesh's messages */
+
+static void send_to(coordinator *c, const worker_peer *peer, const wire_message *m) {
+    error err = {0};
+    if (worker_link_send(c->link, peer->identity, peer->n_identity, m, &err) != STATUS_OK) {
+        log_debug("mesh-not-sent", "error=\"%s\"", err.text);
+    }
+}
+
+static void refuse(coordinator *c, const worker_peer *peer, unsigned http_status,
+                   const char *code, bool retryable, const char *text) {
+    wire_message m = {.type = WIRE_ERROR};
+    m.error.http_status = http_status;
+    m.error.code = wire_text(code, strlen(code));
+    m.error.text = wire_text(text, strlen(text));
+    m.error.retryable = retryable;
+    send_to(c, peer, &m);
+}
+
+static void welcome(coordinator *c, const worker_peer *peer) {
+    wire_message m = {.type = WIRE_WELCOME};
+    m.welcome.coordinator = wire_text(c->options->name, strlen(c->options->name));
+    m.welcome.instance = c->instance;
+    m.welcome.build = wire_text(SILICEO_BUILD, strlen(SILICEO_BUILD));
+    m.welcome.beat_interval_ms = (uint64_t)(c->options->mesh_beat_s * 1000);
+    send_to(c, peer, &m);
+}
+
+static void on_hello(coordinator *c, const worker_peer *peer, const wire_hello *hello) {
+    error err = {0};
+    node *n = NULL;
+    bool bound = peer->user_id[0] != '\0';
+    if (bound && (hello->node.length != strlen(peer->user_id) ||
+                  memcmp(hello->node.bytes, peer->user_id, hello->node.length) != 0)) {
+        refuse(c, peer, 403, "wrong_name", false, "the key belongs to a node of another name");
+        log_warn("node-refused", "key_of=%s reason=\"its HELLO has another name\"",
+                 peer->user_id);
+        return;
+    }
+    status rc = node_table_hello(&c->nodes, peer->identity, peer->n_identity, peer->fd, hello,
+                                 clock_monotonic_ms(), &n, &err);
+    if (rc != STATUS_OK) {
+        bool retryable = rc != STATUS_BAD_INPUT;
+        refuse(c, peer, retryable ? 503 : 400, retryable ? "name_taken" : "bad_hello",
+               retryable, err.text);
+        log_warn("node-refused", "error=\"%s\"", err.text);
+        return;
+    }
+    log_info("node-hello", "node=%s build=%s backend=%s models=%zu credit=%llu", n->name,
+             n->build, n->backend, n->n_models, (unsigned long long)n->credit);
+    welcome(c, peer);
+    c->dispatch_due = true;
+}
+
+static void on_beat(coordinator *c, const worker_peer *peer, node *n, const wire_beat *beat) {
+    uint64_t credit = n->credit;
+    node_table_beat(&c->nodes, n, beat, clock_monotonic_ms());
+    if (n->credit > credit) c->dispatch_due = true;
+    wire_message m = {.type = WIRE_ACK};
+    m.ack.number = beat->number;
+    send_to(c, peer, &m);
+}
+
+static void on_worker_error(coordinator *c, node *n, const wire_error *e) {
+    if (e->request != 0) {
+        request_on_error(c, n, e);
+        return;
+    }
+    log_warn("node-error", "node=%s error=\"%.*s\"", n->name, (int)e->text.length,
+             e->text.bytes);
+}
+
+static void on_bye(coordinator *c, node *n, const wire_bye *bye) {
+    char reason[200];
+    size_t length = bye->reason.length < sizeof reason ? bye->reason.length : sizeof reason - 1;
+    (void)snprintf(reason, sizeof reason, "%.*s", (int)length, bye->reason.bytes);
+    if (bye->instance == n->instance)
+        node_table_bye(&c->nodes, n, reason, clock_monotonic_ms());
+}
+
+static void on_message(void *context, const worker_peer *peer, const wire_message *m) {
+    coordinator *c = context;
+    if (m->type == WIRE_HELLO) {
+        on_hello(c, peer, &m->hello);
+        return;
+    }
+    node *n = node_table_by_identity(&c->nodes, peer->identity, peer->n_identity);
+    if (n == NULL) {
+        /* We were restarted, or have forgotten it. */
+        refuse(c, peer, 409, "hello_first", true, "say HELLO first");
+        return;
+    }
+    node_table_heard(&c->nodes, n, peer->fd, clock_monotonic_ms());
+    if (m->type == WIRE_TOKENS)
+        request_on_tokens(c, n, &m->tokens);
+    else if (m->type == WIRE_BEAT)
+        on_beat(c, peer, n, &m->beat);
+    else if (m->type == WIRE_DONE)
+        request_on_done(c, n, &m->done);
+    else if (m->type == WIRE_ERROR)
+        on_worker_error(c, n, &m->error);
+    else if (m->type == WIRE_BYE)
+        on_bye(c, n, &m->bye);
+    else
+        refuse(c, peer, 400, "bad_message", false, "this is a message of coordinators");
+}
+
+static void on_garbage(void *context, const worker_peer *peer, const char *why) {
+    coordinator *c = context;
+    metric_add(c->counters.garbage, 1);
+    log_warn("mesh-garbage", "error=\"%s\"", why);
+    refuse(c, peer, 400, "bad_message", false, why);
+}
+
+static void on_disconnect(void *context, int fd) {
+    coordinator *c = context;
+    node_table_disconnected(&c->nodes, fd, clock_monotonic_ms());
+}
+
+static void on_node_state(void *context, node *n, node_state before) {
+    (void)before;
+    coordinator *c = context;
+    c->dispatch_due = true;
+    if (n->state == NODE_DOWN)
+        request_node_lost(c, n, false, n->reason);
+    else if (n->state == NODE_SUSPECT && !n->connected)
+        request_node_lost(c, n, true, n->reason);
+}
+
+static void on_node_lost(void *context, node *n, const char *why) {
+    request_node_lost(context, n, false, why);
+}
+
+/* ------------------------------------------------------------ opening */
+
+static uint32_t allow_descriptors(uint32_t wanted) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+    rlim_t need = (rlim_t)wanted + 512;
+    if (limit.rlim_cur < need) {
+        limit.rlim_cur = limit.rlim_max < need ? limit.rlim_max : need;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+        (void)getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    if (limit.rlim_cur >= need) return wanted;
+    uint32_t left = limit.rlim_cur > 1024 ? (uint32_t)limit.rlim_cur - 512 : 256;
+    log_warn("few-descriptors", "connections=%u wanted=%u", left, wanted);
+    return left;
+}
+
+static void open_nodes(coordinator *c) {
+    const options *o = c->options;
+    c->nodes.limits = (node_limits){
+        .suspect_ms = (uint64_t)(o->node_suspect_s * 1000),
+        .down_ms = (uint64_t)(o->node_down_s * 1000),
+        .forget_ms = (uint64_t)(o->node_forget_s * 1000),
+        .engine_stall_ms = (uint64_t)(o->node_engine_stall_s * 1000),
+        .breaker_ms = (uint64_t)(o->node_breaker_s * 1000),
+        .breaker_failures = (uint32_t)o->node_breaker_failures,
+    };
+    c->nodes.context = c;
+    c->nodes.on_state = on_node_state;
+    c->nodes.on_lost = on_node_lost;
+    c->queue.max_waiting = (size_t)o->queue_max_waiting;
+}
+
+static status watch(const coordinator *c, int fd, uint64_t key, error *err) {
+    struct epoll_event event = {.events = EPOLLIN};
+    event.data.u64 = key;
+    if (epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event) == 0) return STATUS_OK;
+    return error_set_errno(err, STATUS_IO, errno, "epoll");
+}
+
+static status open_signals(coordinator *c, error *err) {
+    sigset_t set;
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGINT);
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0 ||
+        (c->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
+        return error_set_errno(err, STATUS_IO, errno, "signals");
+    }
+    return watch(c, c->signal_fd, EVENT_SIGNAL, err);
+}
+
+static status open_link(coordinator *c, error *err) {
+    worker_link_params params = {.address = c->options->mesh,
+                                 .curve_secret_file = c->options->mesh_curve_secret_file,
+                                 .curve_allow_file = c->options->mesh_curve_allow_file,
+                                 .context = c,
+                                 .on_message = on_message,
+                                 .on_garbage = on_garbage,
+                                 .on_disconnect = on_disconnect};
+    status rc = worker_link_open(&c->link, &params, err);
+    if (rc != STATUS_OK) return rc;
+    rc = watch(c, worker_link_fd(c->link), EVENT_MESH, err);
+    return rc != STATUS_OK ? rc : watch(c, worker_link_monitor_fd(c->link), EVENT_MONITOR, err);
+}
+
+static status open_http(coordinator *c, error *err) {
+    const options *o = c->options;
+    http_params params = {.address = o->http,
+                          .max_body_bytes = (size_t)o->http_max_body_mib << 20,
+                          .max_queue_bytes = (size_t)o->http_stream_queue_kib << 10,
+                          .max_connections =
+                              allow_descriptors((uint32_t)o->http_max_connections),
+                          .header_ms = (uint32_t)(o->http_header_s * 1000),
+                          .body_ms = (uint32_t)(o->http_body_s * 1000),
+                          .idle_ms = (uint32_t)(o->http_idle_s * 1000),
+                          .context = c,
+                          .on_request = api_dispatch};
+    return http_server_open(&c->http, &params, c->epoll, err);
+}
+
+status coordinator_open(coordinator *c, error *err) {
+    c->signal_fd = -1;
+    c->started_wall_ms = clock_wall_ms();
+    api_metrics_open(c);
+    open_nodes(c);
+    if (getrandom(&c->instance, sizeof c->instance, 0) < 0) c->instance = clock_monotonic_ns();
+    c->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (c->epoll < 0) return error_set_errno(err, STATUS_IO, errno, "epoll");
+    status rc = open_signals(c, err);
+    if (rc == STATUS_OK) rc = open_link(c, err);
+    if (rc == STATUS_OK) rc = open_http(c, err);
+    return rc;
+}
+
+void coordinator_close(coordinator *c) {
+    http_server_close(c->http);
+    for (size_t i = 0; i < REQUEST_BUCKETS; i++)
+        CHECK(c->link == NULL || c->buckets[i] == NULL);
+    worker_link_close(c->link);
+    node_table_release(&c->nodes);
+    metrics_release(&c->metrics);
+    if (c->signal_fd >= 0) (void)close(c->signal_fd);
+    if (c->epoll >= 0) (void)close(c->epoll);
+}
+
+/* ------------------------------------------------------------ running */
+
+static void on_signal(coordinator *c) {
+    struct signalfd_siginfo info;
+    while (read(c->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (c->draining) {
+            log_info("stop", "signal=%u again=true", info.ssi_signo);
+            c->drain_until_ms = 0;
+            continue;
+        }
+        c->draining = true;
+        c->drain_until_ms = clock_monotonic_ms() + (uint64_t)(c->options->drain_s * 1000);
+        log_info("drain", "signal=%u running=%u waiting=%zu limit_s=%g", info.ssi_signo,
+                 c->n_running, c->queue.n_waiting, c->options->drain_s);
+    }
+}
+
+static void tick(coordinator *c) {
+    uint64_t now_ns = clock_monotonic_ns();
+    uint64_t now_ms = now_ns / 1000000u;
+    node_table_tick(&c->nodes, now_ms);
+    request_tick(c, now_ns);
+    api_chat_tick(c, now_ms);
+    http_server_tick(c->http, now_ms);
+}
+
+static bool finished(const coordinator *c, uint64_t now_ms) {
+    if (!c->draining) return false;
+    if (now_ms >= c->drain_until_ms) return true;
+    return c->n_running == c->n_cancelling && c->queue.n_waiting == 0 && c->chats == NULL;
+}
+
+/* How long may the loop sleep?  Not at all while anything is left to do: the
+ * descriptors of ZeroMQ tell of it only once. */
+static int sleep_ms(coordinator *c, uint64_t next_tick_ms) {
+    if (http_server_pending(c->http) || c->dispatch_due || worker_link_pending(c->link))
+        return 0;
+    uint64_t now_ms = clock_monotonic_ms();
+    int until_tick = next_tick_ms > now_ms ? (int)(next_tick_ms - now_ms) : 0;
+    int http = http_server_timeout_ms(c->http);
+    return http >= 0 && http < until_tick ? http : until_tick;
+}
+
+static void handle_events(coordinator *c, const struct epoll_event *events, int n) {
+    for (int i = 0; i < n; i++) {
+        uint64_t key = events[i].data.u64;
+        if (key & HTTP_EVENT_BIT)
+            http_server_event(c->http, key);
+        else if (key == EVENT_SIGNAL)
+            on_signal(c);
+        /* The mesh is drained each time round, whatever woke us. */
+    }
+}
+
+int coordinator_run(coordinator *c) {
+    struct epoll_event events[MAX_EVENTS];
+    uint64_t next_tick_ms = clock_monotonic_ms();
+    while (!finished(c, clock_monotonic_ms())) {
+        int n = epoll_wait(c->epoll, events, MAX_EVENTS, sleep_ms(c, next_tick_ms));
+        if (n < 0 && errno != EINTR) {
+            log_error("loop", "error=\"%s\"", strerror(errno));
+            return 1;
+        }
+        handle_events(c, events, n);
+        (void)worker_link_drain(c->link, DRAIN_BATCH);
+        if (clock_monotonic_ms() >= next_tick_ms) {
+            tick(c);
+            next_tick_ms = clock_monotonic_ms() + TICK_MS;
+        }
+        if (c->dispatch_due) dispatch_run(c);
+        http_server_run(c->http);
+    }
+    request_fail_all(c, "the coordinator is shutting down");
+    http_server_run(c->http);
+    log_info("stopped", "uptime_s=%llu",
+             (unsigned long long)(clock_wall_ms() - c->started_wall_ms) / 1000);
+    return 0;
+}

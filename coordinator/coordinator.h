@@ -1,0 +1,62 @@
+/* coordinator.h - the program's context: everything that the one `io` thread owns.
+ *
+ * The loop (coordinator.c) waits in one epoll for HTTP, the mesh and signals, and
+ * runs whatever they brought to its end.  No locks, because no other thread
+ * sees any of this.
+ */
+#ifndef SILICEO_COORDINATOR_COORDINATOR_H
+#define SILICEO_COORDINATOR_COORDINATOR_H
+
+#include "common/metrics.h"
+#include "coordinator/admission.h"
+#include "coordinator/http_server.h"
+#include "coordinator/node_table.h"
+#include "coordinator/options.h"
+#include "coordinator/request.h"
+#include "coordinator/worker_link.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { REQUEST_BUCKETS = 4096 };
+
+typedef struct counters {
+    metric *status[6]; /* replies of /v1 by class: 1xx .. 5xx, cut */
+    metric *finished, *failed, *cancelled, *refused, *failed_over;
+    metric *prompt_tokens, *cached_tokens, *completion_tokens;
+    metric *first_token, *between_tokens;
+    metric *garbage;
+} counters;
+
+typedef struct coordinator {
+    const options *options;
+    uint64_t instance;
+    uint64_t started_wall_ms;
+
+    int epoll;
+    int signal_fd;
+    http_server *http;
+    worker_link *link;
+    node_table nodes;
+    admission queue;
+    request *buckets[REQUEST_BUCKETS]; /* by id */
+    uint64_t last_request;
+    uint32_t n_running;    /* requests that hold a place on a node */
+    uint32_t n_cancelling; /* of them, those that nobody waits for any more */
+    bool dispatch_due;
+    struct chat *chats; /* replies under way, for their clocks */
+
+    bool draining;
+    uint64_t drain_until_ms;
+
+    metrics metrics;
+    counters counters;
+    metrics_family *node_families[12]; /* set anew at each scrape, see api_ops.c */
+} coordinator;
+
+/* Open everything.  c must be zeroed, its options set; on failure, too, coordinator_close() is due. */
+status coordinator_open(coordinator *c, error *err);
+/* Run until a signal and the end of the drain.  Returns the exit code. */
+int coordinator_run(coordinator *c);
+void coordinator_close(coordinator *c);
+
+#endif

@@ -1,0 +1,244 @@
+#include "coordinator/dispatch.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/router.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PLANNED = 512 }; /* requests looked at in one run */
+
+double dispatch_prompt_tokens(const request *r, const node_model *m) {
+    return 8 + r->prompt_bytes / m->speed.bytes_per_token;
+}
+
+static double output_tokens(const request *r, const node_model *m) {
+    double expected = m->speed.output_tokens;
+    return r->max_output > 0 && r->max_output < expected ? r->max_output : expected;
+}
+
+/* Could this node ever be the one?  A request with a prompt that is clearly too
+ * long for a node is kept from it; near the limit the node's word counts. */
+static node_model *fitting_model(const request *r, node *n) {
+    node_model *m = node_find_model(n, r->model);
+    if (m == NULL || request_has_tried(r, n)) return NULL;
+    if (m->context_tokens > 0 && r->min_context > m->context_tokens) return NULL;
+    return m;
+}
+
+static bool alive(const node *n) {
+    return n->state == NODE_READY || n->state == NODE_SUSPECT || n->state == NODE_QUARANTINED;
+}
+
+dispatch_outlook dispatch_look(const coordinator *c, const request *r) {
+    bool known = false, live = false;
+    for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        if (node_find_model(n, r->model) == NULL) continue;
+        known = true;
+        if (!alive(n)) continue;
+        live = true;
+        if (fitting_model(r, n) != NULL) return DISPATCH_POSSIBLE;
+    }
+    if (live) return DISPATCH_TRIED;
+    return known || c->nodes.first == NULL ? DISPATCH_NO_NODE : DISPATCH_UNKNOWN;
+}
+
+/* Seconds that a request on a node still takes.  One that has outlived its
+ * expectation is expected to go on for as long as it is late, so that a node that
+ * hangs does not look as if it were about to be free. */
+static double remaining_s(const request *r, const node *n, uint64_t now_ns) {
+    const node_model *m = NULL;
+    for (size_t i = 0; i < n->n_models && m == NULL; i++) {
+        if (strcmp(n->models[i].name, r->model) == 0) m = &n->models[i];
+    }
+    if (m == NULL) return 0;
+    double decode = rates_decode(&m->speed, n->in_flight);
+    double prefill_s = dispatch_prompt_tokens(r, m) / rates_prefill(&m->speed);
+    double total_s = prefill_s + output_tokens(r, m) / decode;
+    double elapsed_s = (double)(now_ns - r->sent_ns) * 1e-9;
+    double left_s = total_s - elapsed_s;
+    if (r->state == REQUEST_RUNNING && r->tokens > 0) {
+        left_s = (output_tokens(r, m) - (double)r->tokens) / decode;
+    }
+    double late_s = elapsed_s - total_s;
+    return left_s > late_s ? (left_s > 0 ? left_s : 0) : late_s;
+}
+
+/* ------------------------------------------------------------ a snapshot */
+
+typedef struct snapshot {
+    size_t n;
+    size_t n_free; /* places, over all nodes */
+    node **nodes;
+    router_node *views;
+    bool *may;
+    double *finishes;
+} snapshot;
+
+static void snapshot_release(snapshot *s) {
+    free(s->nodes);
+    free(s->views);
+    free(s->may);
+    free(s->finishes);
+}
+
+static bool takes_work(const node *n, bool last_resort) {
+    return n->state == NODE_READY || (last_resort && n->state == NODE_QUARANTINED);
+}
+
+static size_t count_nodes(const coordinator *c, bool last_resort, size_t *n_in_flight) {
+    size_t count = 0;
+    for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        if (!takes_work(n, last_resort)) continue;
+        count++;
+        *n_in_flight += n->in_flight;
+    }
+    return count;
+}
+
+static void fill_view(snapshot *s, node *n, double *finish, size_t cap, uint64_t now_ns) {
+    router_node *v = &s->views[s->n];
+    s->nodes[s->n++] = n;
+    v->places = node_places(n);
+    v->finish_s = finish;
+    v->cap_finish = cap;
+    v->round_trip_s = (double)n->beat.rtt_us * 1e-6;
+    for (const request *r = n->requests; r != NULL; r = r->node_next) {
+        router_reserve(v, r->state == REQUEST_CANCELLING ? 0 : remaining_s(r, n, now_ns));
+    }
+    if (v->places > n->in_flight) s->n_free += v->places - n->in_flight;
+}
+
+/* The nodes that take work; quarantined ones only when there is no other. */
+static bool snapshot_take(snapshot *s, const coordinator *c, uint64_t now_ns) {
+    memset(s, 0, sizeof *s);
+    size_t n_in_flight = 0;
+    bool last_resort = false;
+    size_t n = count_nodes(c, false, &n_in_flight);
+    if (n == 0) {
+        last_resort = true;
+        n = count_nodes(c, true, &n_in_flight);
+    }
+    if (n == 0) return false;
+    size_t planned = c->queue.n_waiting < MAX_PLANNED ? c->queue.n_waiting : MAX_PLANNED;
+    s->nodes = calloc(n, sizeof *s->nodes);
+    s->views = calloc(n, sizeof *s->views);
+    s->may = calloc(n, sizeof *s->may);
+    s->finishes = calloc(n_in_flight + n * planned + 1, sizeof *s->finishes);
+    if (s->nodes == NULL || s->views == NULL || s->may == NULL || s->finishes == NULL)
+        return false;
+    double *at = s->finishes;
+    for (node *i = c->nodes.first; i != NULL; i = i->next) {
+        if (!takes_work(i, last_resort)) continue;
+        fill_view(s, i, at, i->in_flight + planned, now_ns);
+        at += i->in_flight + planned;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------ sending */
+
+static status send_submit(coordinator *c, request *r, node *n, error *err) {
+    wire_message m = {.type = WIRE_SUBMIT};
+    m.submit.request = r->id;
+    m.submit.epoch = r->epoch;
+    m.submit.kind = r->kind;
+    m.submit.request_id = wire_text(r->request_id, strlen(r->request_id));
+    m.submit.model = wire_text(r->model, strlen(r->model));
+    m.submit.body = wire_text(r->body, r->n_body);
+    m.submit.priority = r->priority;
+    return worker_link_send(c->link, n->identity, n->n_identity, &m, err);
+}
+
+/* False: the node cannot be reached now. */
+static bool place(coordinator *c, request *r, node *n, uint64_t now_ns) {
+    error err = {0};
+    status rc = send_submit(c, r, n, &err);
+    if (rc == STATUS_OK) {
+        request_attach(c, r, n, now_ns);
+        return true;
+    }
+    log_warn("submit-failed", "request=%s node=%s error=\"%s\"", r->request_id, n->name,
+             err.text);
+    if (rc == STATUS_UNAVAILABLE) node_table_unreachable(&c->nodes, n, now_ns / 1000000u);
+    return false;
+}
+
+static size_t mark_candidates(snapshot *s, const request *r) {
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        node_model *m = fitting_model(r, s->nodes[i]);
+        s->may[i] = m != NULL && s->views[i].places > 0;
+        if (m == NULL) continue;
+        s->views[i].speed = &m->speed;
+        if (m->context_tokens > 0 &&
+            dispatch_prompt_tokens(r, m) > 2.0 * (double)m->context_tokens) {
+            s->may[i] = false;
+        }
+        n += s->may[i];
+    }
+    if (n > 0) return n;
+    /* Too long for all by the guess: let the largest say so itself. */
+    size_t best = s->n;
+    uint64_t context = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        node_model *m = fitting_model(r, s->nodes[i]);
+        if (m == NULL || s->views[i].places == 0 || m->context_tokens < context) continue;
+        context = m->context_tokens;
+        best = i;
+    }
+    if (best == s->n) return 0;
+    s->may[best] = true;
+    return 1;
+}
+
+static void plan(coordinator *c, snapshot *s, uint64_t now_ns) {
+    size_t looked = 0;
+    request *next;
+    for (request *r = admission_first(&c->queue); r != NULL && s->n_free > 0; r = next) {
+        next = admission_next(&c->queue, r);
+        if (++looked > MAX_PLANNED) break;
+        if (mark_candidates(s, r) == 0) continue;
+        node_model *m = node_find_model(s->nodes[0], r->model);
+        for (size_t i = 0; i < s->n; i++) {
+            if (s->may[i]) m = node_find_model(s->nodes[i], r->model);
+        }
+        router_job job = {dispatch_prompt_tokens(r, m), output_tokens(r, m)};
+        router_cost cost;
+        int best = router_choose(s->views, s->n, s->may, &job, &cost);
+        if (best < 0) continue;
+        node *n = s->nodes[best];
+        if (n->in_flight < s->views[best].places) {
+            s->n_free--;
+            if (!place(c, r, n, now_ns)) {
+                s->n_free -= s->views[best].places - n->in_flight - 1;
+                s->views[best].places = 0;
+                c->dispatch_due = true;
+                continue;
+            }
+        }
+        router_reserve(&s->views[best], cost.total_s);
+    }
+}
+
+void dispatch_run(coordinator *c) {
+    c->dispatch_due = false;
+    if (c->queue.n_waiting == 0) return;
+    uint64_t now_ns = clock_monotonic_ns();
+    snapshot s;
+    if (snapshot_take(&s, c, now_ns) && s.n_free > 0) plan(c, &s, now_ns);
+    snapshot_release(&s);
+}
+
+double dispatch_expected_wait_s(const coordinator *c, const char *model) {
+    double least = -1;
+    uint64_t now_ns = clock_monotonic_ns();
+    for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        if (node_find_model(n, model) == NULL || !alive(n)) continue;
+        for (const request *r = n->requests; r != NULL; r = r->node_next) {
+            double left = remaining_s(r, n, now_ns);
+            if (least < 0 || left < least) least = left;
+        }
+    }
+    return least < 0 ? 5.0 : least;
+}

@@ -1,0 +1,215 @@
+#include "coordinator/mesh_keys.h"
+
+#include "common/log.h"
+#include "common/thread.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+enum { KEY_TEXT = 40, KEY_BYTES = 32, NAME_SIZE = 129, MAX_ALLOWED = 10000 };
+
+typedef struct allowed {
+    unsigned char key[KEY_BYTES];
+    char name[NAME_SIZE];
+} allowed;
+
+struct mesh_keys {
+    char secret[KEY_TEXT + 1];
+    allowed *list;
+    size_t n_list;
+};
+
+/* Two words of a line; a comment or blank line gives n = 0. */
+static int split(char *line, char *words[3]) {
+    line[strcspn(line, "#\r\n")] = '\0';
+    int n = 0;
+    char *rest = NULL;
+    for (char *word = strtok_r(line, " \t", &rest); word != NULL && n < 3;
+         word = strtok_r(NULL, " \t", &rest)) {
+        words[n++] = word;
+    }
+    return n;
+}
+
+static status take_secret(mesh_keys *keys, const char *path, int number, char *words[3], int n,
+                          error *err) {
+    unsigned char raw[KEY_BYTES];
+    if (n != 2 || strlen(words[1]) != KEY_TEXT || zmq_z85_decode(raw, words[1]) == NULL) {
+        return error_set(
+            err, STATUS_BAD_INPUT,
+            "%s:%d: expected `public KEY` or `secret KEY` with 40 characters of Z85", path,
+            number);
+    }
+    if (strcmp(words[0], "secret") == 0) memcpy(keys->secret, words[1], KEY_TEXT + 1);
+    memset(raw, 0, sizeof raw);
+    return STATUS_OK;
+}
+
+static status take_allowed(mesh_keys *keys, const char *path, int number, char *words[3], int n,
+                           error *err) {
+    allowed *list = realloc(keys->list, (keys->n_list + 1) * sizeof *list);
+    if (list == NULL) return error_set(err, STATUS_NO_MEMORY, "%s: no memory", path);
+    keys->list = list;
+    allowed *a = &list[keys->n_list];
+    if (n != 2 || strlen(words[0]) != KEY_TEXT || zmq_z85_decode(a->key, words[0]) == NULL ||
+        strlen(words[1]) >= NAME_SIZE || keys->n_list >= MAX_ALLOWED) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "%s:%d: expected `KEY NODE-NAME` with a key of 40 characters of Z85",
+                         path, number);
+    }
+    (void)snprintf(a->name, sizeof a->name, "%s", words[1]);
+    keys->n_list++;
+    return STATUS_OK;
+}
+
+static status read_lines(mesh_keys *keys, const char *path,
+                         status (*take)(mesh_keys *, const char *, int, char *[3], int,
+                                        error *),
+                         error *err) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return error_set_errno(err, STATUS_IO, errno, "%s", path);
+    char line[400];
+    status rc = STATUS_OK;
+    for (int number = 1; rc == STATUS_OK && fgets(line, sizeof line, file) != NULL; number++) {
+        char *words[3];
+        int n = split(line, words);
+        if (n > 0) rc = take(keys, path, number, words, n, err);
+    }
+    memset(line, 0, sizeof line);
+    (void)fclose(file);
+    return rc;
+}
+
+status mesh_keys_read(mesh_keys **out, const char *secret_file, const char *allow_file,
+                      error *err) {
+    *out = NULL;
+    mesh_keys *keys = calloc(1, sizeof *keys);
+    if (keys == NULL) return error_set(err, STATUS_NO_MEMORY, "mesh: no memory");
+    status rc = read_lines(keys, secret_file, take_secret, err);
+    if (rc == STATUS_OK && keys->secret[0] == '\0') {
+        rc = error_set(err, STATUS_BAD_INPUT, "%s: no line `secret KEY`", secret_file);
+    }
+    if (rc == STATUS_OK) rc = read_lines(keys, allow_file, take_allowed, err);
+    if (rc != STATUS_OK) {
+        mesh_keys_free(keys);
+        return rc;
+    }
+    *out = keys;
+    return STATUS_OK;
+}
+
+void mesh_keys_free(mesh_keys *keys) {
+    if (keys == NULL) return;
+    explicit_bzero(keys->secret, sizeof keys->secret);
+    free(keys->list);
+    free(keys);
+}
+
+status mesh_keys_apply(const mesh_keys *keys, void *socket, error *err) {
+    int server = 1;
+    if (zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &server, sizeof server) != 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->secret, KEY_TEXT + 1) != 0) {
+        return error_set(err, STATUS_IO, "mesh: CURVE: %s", zmq_strerror(errno));
+    }
+    return STATUS_OK;
+}
+
+const char *mesh_keys_lookup(const mesh_keys *keys, const unsigned char key[32]) {
+    for (size_t i = 0; i < keys->n_list; i++) {
+        if (memcmp(keys->list[i].key, key, KEY_BYTES) == 0) return keys->list[i].name;
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------ the gate */
+
+struct mesh_gate {
+    thread thread;
+    void *context;
+    void *socket;
+    const mesh_keys *keys;
+};
+
+enum { ZAP_FRAMES = 7, ZAP_FRAME_SIZE = 256 };
+
+/* Version, request id, domain, address, identity, mechanism, credential. */
+static int receive_request(void *socket, char frames[ZAP_FRAMES][ZAP_FRAME_SIZE],
+                           int lengths[ZAP_FRAMES]) {
+    int n = 0;
+    for (;;) {
+        char spare[ZAP_FRAME_SIZE];
+        char *into = n < ZAP_FRAMES ? frames[n] : spare;
+        int length = zmq_recv(socket, into, ZAP_FRAME_SIZE, 0);
+        if (length < 0) return -1;
+        if (n < ZAP_FRAMES) lengths[n] = length > ZAP_FRAME_SIZE ? ZAP_FRAME_SIZE : length;
+        n++;
+        int more = 0;
+        size_t size = sizeof more;
+        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size) != 0 || more == 0) return n;
+    }
+}
+
+static void answer(void *socket, const char *request_id, int id_length, const char *name) {
+    const char *code = name != NULL ? "200" : "400";
+    const char *text = name != NULL ? "OK" : "not on the allow-list";
+    const char *user = name != NULL ? name : "";
+    (void)zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
+    (void)zmq_send(socket, request_id, (size_t)id_length, ZMQ_SNDMORE);
+    (void)zmq_send(socket, code, 3, ZMQ_SNDMORE);
+    (void)zmq_send(socket, text, strlen(text), ZMQ_SNDMORE);
+    (void)zmq_send(socket, user, strlen(user), ZMQ_SNDMORE);
+    (void)zmq_send(socket, "", 0, 0);
+}
+
+static void gate_body(void *argument) {
+    mesh_gate *gate = argument;
+    thread_ready();
+    char frames[ZAP_FRAMES][ZAP_FRAME_SIZE];
+    int lengths[ZAP_FRAMES] = {0};
+    int n;
+    while ((n = receive_request(gate->socket, frames, lengths)) >= 0) {
+        const char *name = NULL;
+        if (n == ZAP_FRAMES && lengths[5] == 5 && memcmp(frames[5], "CURVE", 5) == 0 &&
+            lengths[6] == KEY_BYTES) {
+            name = mesh_keys_lookup(gate->keys, (const unsigned char *)frames[6]);
+        }
+        if (name == NULL) {
+            log_warn("mesh-refused", "address=%.*s reason=\"key is not on the allow-list\"",
+                     n > 3 ? lengths[3] : 0, frames[3]);
+        }
+        answer(gate->socket, frames[1], n > 1 ? lengths[1] : 0, name);
+    }
+    (void)zmq_close(gate->socket);
+}
+
+status mesh_gate_open(mesh_gate **out, void *zmq_context, const mesh_keys *keys, error *err) {
+    *out = NULL;
+    mesh_gate *gate = calloc(1, sizeof *gate);
+    if (gate == NULL) return error_set(err, STATUS_NO_MEMORY, "mesh: no memory");
+    gate->context = zmq_context;
+    gate->keys = keys;
+    gate->socket = zmq_socket(zmq_context, ZMQ_REP);
+    if (gate->socket == NULL || zmq_bind(gate->socket, "inproc://zeromq.zap.01") != 0) {
+        status rc = error_set(err, STATUS_IO, "mesh: ZAP: %s", zmq_strerror(errno));
+        if (gate->socket != NULL) (void)zmq_close(gate->socket);
+        free(gate);
+        return rc;
+    }
+    status rc = thread_start(&gate->thread, "zap", gate_body, gate, err);
+    if (rc != STATUS_OK) {
+        (void)zmq_close(gate->socket);
+        free(gate);
+        return rc;
+    }
+    *out = gate;
+    return STATUS_OK;
+}
+
+void mesh_gate_close(mesh_gate *gate) {
+    if (gate == NULL) return;
+    (void)zmq_ctx_shutdown(gate->context);
+    thread_join(&gate->thread);
+    free(gate);
+}

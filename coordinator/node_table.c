@@ -1,0 +1,342 @@
+#include "coordinator/node_table.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *node_state_name(node_state state) {
+    static const char *const names[NODE_STATES] = {
+        "connecting", "loading", "ready", "suspect", "down", "draining", "quarantined"};
+    return names[state];
+}
+
+static void copy_text(char *out, size_t cap, wire_bytes text) {
+    size_t n = text.length < cap ? text.length : cap - 1;
+    if (n > 0) memcpy(out, text.bytes, n);
+    out[n] = '\0';
+}
+
+/* ------------------------------------------------------------ judging */
+
+static node_state judge_worker(const node *n, uint64_t now_ms, char *reason, size_t cap) {
+    if (!n->has_beat) {
+        (void)snprintf(reason, cap, "no beat yet");
+        return NODE_CONNECTING;
+    }
+    if (n->beat.state == WIRE_FAILED) {
+        (void)snprintf(reason, cap, "the worker failed: %s", n->beat_reason);
+        return NODE_DOWN;
+    }
+    if (n->beat.state == WIRE_LOADING) {
+        (void)snprintf(reason, cap, "loading, %llu %%%s%s",
+                       (unsigned long long)n->beat.loading_permille / 10,
+                       n->beat_reason[0] != '\0' ? ": " : "", n->beat_reason);
+        return NODE_LOADING;
+    }
+    if (n->beat.state == WIRE_DRAINING || n->drained_by_admin) {
+        (void)snprintf(reason, cap, "%s",
+                       n->drained_by_admin      ? "drained by an admin"
+                       : n->beat_reason[0] != 0 ? n->beat_reason
+                                                : "the worker drains");
+        return NODE_DRAINING;
+    }
+    if (now_ms < n->quarantine_until_ms) {
+        (void)snprintf(reason, cap, "%u failures in a row, %llu s left", n->failures,
+                       (unsigned long long)(n->quarantine_until_ms - now_ms + 999) / 1000);
+        return NODE_QUARANTINED;
+    }
+    reason[0] = '\0';
+    return NODE_READY;
+}
+
+node_state node_judge(const node *n, const node_limits *limits, uint64_t now_ms, char *reason,
+                      size_t cap_reason) {
+    uint64_t age_ms = now_ms - n->last_heard_ms;
+    if (n->left) {
+        (void)snprintf(reason, cap_reason, "left: %s", n->beat_reason);
+        return NODE_DOWN;
+    }
+    if (age_ms >= limits->down_ms) {
+        (void)snprintf(reason, cap_reason, "no beat for %llu s",
+                       (unsigned long long)age_ms / 1000);
+        return NODE_DOWN;
+    }
+    if (!n->connected) {
+        (void)snprintf(reason, cap_reason, "the connection ended");
+        return NODE_SUSPECT;
+    }
+    if (age_ms >= limits->suspect_ms) {
+        (void)snprintf(reason, cap_reason, "no beat for %llu s",
+                       (unsigned long long)age_ms / 1000);
+        return NODE_SUSPECT;
+    }
+    node_state state = judge_worker(n, now_ms, reason, cap_reason);
+    if (state == NODE_READY && n->beat.running > 0 &&
+        n->beat.engine_age_ms >= limits->engine_stall_ms) {
+        (void)snprintf(reason, cap_reason, "its engine has not come round for %llu s",
+                       (unsigned long long)n->beat.engine_age_ms / 1000);
+        return NODE_SUSPECT;
+    }
+    return state;
+}
+
+static void rejudge(node_table *t, node *n, uint64_t now_ms) {
+    node_state before = n->state;
+    n->state = node_judge(n, &t->limits, now_ms, n->reason, sizeof n->reason);
+    if (n->state == before) return;
+    n->state_since_ms = now_ms;
+    log_info("node-state", "node=%s state=%s before=%s reason=\"%s\"", n->name,
+             node_state_name(n->state), node_state_name(before), n->reason);
+    if (t->on_state != NULL) t->on_state(t->context, n, before);
+}
+
+/* ------------------------------------------------------------ finding */
+
+node *node_table_by_identity(const node_table *t, const void *identity, size_t n_identity) {
+    for (node *n = t->first; n != NULL; n = n->next) {
+        if (n->n_identity == n_identity && memcmp(n->identity, identity, n_identity) == 0)
+            return n;
+    }
+    return NULL;
+}
+
+node *node_table_by_name(const node_table *t, const char *name) {
+    for (node *n = t->first; n != NULL; n = n->next) {
+        if (strcmp(n->name, name) == 0) return n;
+    }
+    return NULL;
+}
+
+node_model *node_find_model(node *n, const char *model) {
+    for (size_t i = 0; i < n->n_models; i++) {
+        if (strcmp(n->models[i].name, model) == 0) return &n->models[i];
+    }
+    return NULL;
+}
+
+uint32_t node_places(const node *n) {
+    uint64_t places = n->credit;
+    if (n->max_sequences > 0 && n->max_sequences < places) places = n->max_sequences;
+    if (n->probation && places > 1) places = 1;
+    return places > 100000 ? 100000 : (uint32_t)places;
+}
+
+/* ------------------------------------------------------------ changing */
+
+static void node_free(node *n) {
+    free(n->models);
+    free(n);
+}
+
+void node_table_release(node_table *t) {
+    for (node *n = t->first; n != NULL;) {
+        node *next = n->next;
+        node_free(n);
+        n = next;
+    }
+    t->first = NULL;
+    t->n_nodes = 0;
+}
+
+void node_table_forget(node_table *t, node *n) {
+    if (t->on_lost != NULL) t->on_lost(t->context, n, "the node was forgotten");
+    for (node **at = &t->first; *at != NULL; at = &(*at)->next) {
+        if (*at != n) continue;
+        *at = n->next;
+        t->n_nodes--;
+        log_info("node-forgotten", "node=%s", n->name);
+        node_free(n);
+        return;
+    }
+}
+
+/* Models of the HELLO; what was learned of one with the same name and file stays. */
+static status take_models(node *n, const wire_hello *hello, error *err) {
+    node_model *models = calloc(hello->n_models > 0 ? hello->n_models : 1, sizeof *models);
+    if (models == NULL)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a node's models");
+    for (size_t i = 0; i < hello->n_models; i++) {
+        node_model *m = &models[i];
+        copy_text(m->name, sizeof m->name, hello->models[i].name);
+        copy_text(m->hash, sizeof m->hash, hello->models[i].hash);
+        copy_text(m->arch, sizeof m->arch, hello->models[i].arch);
+        m->context_tokens = hello->models[i].context_tokens;
+        m->since_wall_s = clock_wall_ms() / 1000;
+        rates_init(&m->speed);
+        const node_model *old = node_find_model(n, m->name);
+        if (old != NULL && strcmp(old->hash, m->hash) == 0) {
+            m->speed = old->speed;
+            m->since_wall_s = old->since_wall_s;
+        }
+        rates_set_prior(&m->speed, hello->prior_prefill_tok_per_s,
+                        hello->prior_decode_tok_per_s);
+    }
+    free(n->models);
+    n->models = models;
+    n->n_models = hello->n_models;
+    return STATUS_OK;
+}
+
+static void take_profile(node *n, const wire_hello *hello) {
+    copy_text(n->build, sizeof n->build, hello->build);
+    copy_text(n->profile, sizeof n->profile, hello->profile);
+    copy_text(n->backend, sizeof n->backend, hello->backend);
+    copy_text(n->gpu, sizeof n->gpu, hello->gpu);
+    n->vram_mib = hello->vram_mib;
+    n->ram_mib = hello->ram_mib;
+    n->slots = hello->slots;
+    n->experts_total = hello->experts_total;
+    n->threads = hello->threads;
+    n->max_sequences = hello->max_sequences;
+    n->credit = hello->credit;
+}
+
+/* Another process under a known name: take over only from one that is not alive. */
+static status replace_process(node_table *t, node *n, const wire_hello *hello, uint64_t now_ms,
+                              error *err) {
+    if (n->connected && !n->left && now_ms - n->last_heard_ms < t->limits.suspect_ms) {
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "node: the name '%s' belongs to another worker that is alive",
+                         n->name);
+    }
+    if (t->on_lost != NULL) t->on_lost(t->context, n, "its worker was restarted");
+    n->instance = hello->instance;
+    n->has_beat = false;
+    n->left = false;
+    n->failures = 0;
+    n->quarantine_until_ms = 0;
+    n->probation = false;
+    return STATUS_OK;
+}
+
+static node *node_new(node_table *t, const char *name, const wire_hello *hello) {
+    node *n = calloc(1, sizeof *n);
+    if (n == NULL) return NULL;
+    (void)snprintf(n->name, sizeof n->name, "%s", name);
+    n->instance = hello->instance;
+    n->fd = -1;
+    node **at = &t->first;
+    while (*at != NULL && strcmp((*at)->name, name) < 0)
+        at = &(*at)->next;
+    n->next = *at;
+    *at = n;
+    t->n_nodes++;
+    return n;
+}
+
+/* Names go into paths, labels and logs, so they are words. */
+static status check_name(const char *name, size_t length, error *err) {
+    for (size_t i = 0; i < length; i++) {
+        char c = name[i];
+        bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '-' || c == '_' || c == '.';
+        if (!ok) length = 0;
+    }
+    if (length > 0) return STATUS_OK;
+    return error_set(err, STATUS_BAD_INPUT,
+                     "hello.node: a name is letters, digits, '-', '_' and '.'");
+}
+
+status node_table_hello(node_table *t, const void *identity, size_t n_identity, int fd,
+                        const wire_hello *hello, uint64_t now_ms, node **out, error *err) {
+    char name[WIRE_MAX_NAME + 1];
+    copy_text(name, sizeof name, hello->node);
+    status rc = check_name(hello->node.bytes, hello->node.length, err);
+    if (rc != STATUS_OK) return rc;
+    CHECK(n_identity <= NODE_MAX_IDENTITY);
+    node *n = node_table_by_name(t, name);
+    if (n == NULL)
+        n = node_new(t, name, hello);
+    else if (n->instance != hello->instance)
+        rc = replace_process(t, n, hello, now_ms, err);
+    if (n == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for a node");
+    if (rc != STATUS_OK) return rc;
+    rc = take_models(n, hello, err);
+    if (rc != STATUS_OK) return rc;
+    take_profile(n, hello);
+    memcpy(n->identity, identity, n_identity);
+    n->n_identity = n_identity;
+    node_table_heard(t, n, fd, now_ms);
+    *out = n;
+    return STATUS_OK;
+}
+
+void node_table_heard(node_table *t, node *n, int fd, uint64_t now_ms) {
+    n->last_heard_ms = now_ms;
+    n->connected = true;
+    if (fd >= 0) n->fd = fd;
+    rejudge(t, n, now_ms);
+}
+
+void node_table_beat(node_table *t, node *n, const wire_beat *beat, uint64_t now_ms) {
+    if (beat->instance != n->instance) return;
+    n->beat = *beat;
+    copy_text(n->beat_reason, sizeof n->beat_reason, beat->reason);
+    n->beat.reason = wire_text(n->beat_reason, strlen(n->beat_reason));
+    n->has_beat = true;
+    n->credit = beat->credit;
+    rejudge(t, n, now_ms);
+}
+
+void node_table_bye(node_table *t, node *n, const char *reason, uint64_t now_ms) {
+    bool drained = n->state == NODE_DRAINING;
+    n->left = true;
+    (void)snprintf(n->beat_reason, sizeof n->beat_reason, "%s", reason);
+    rejudge(t, n, now_ms);
+    if (drained) node_table_forget(t, n);
+}
+
+void node_table_unreachable(node_table *t, node *n, uint64_t now_ms) {
+    if (!n->connected) return;
+    n->connected = false;
+    n->disconnected_ms = now_ms;
+    n->fd = -1;
+    rejudge(t, n, now_ms);
+}
+
+void node_table_disconnected(node_table *t, int fd, uint64_t now_ms) {
+    for (node *n = t->first; n != NULL; n = n->next) {
+        if (n->fd == fd) {
+            node_table_unreachable(t, n, now_ms);
+            return;
+        }
+    }
+}
+
+void node_table_tick(node_table *t, uint64_t now_ms) {
+    for (node *n = t->first; n != NULL;) {
+        node *next = n->next;
+        if (n->quarantine_until_ms != 0 && now_ms >= n->quarantine_until_ms) {
+            n->quarantine_until_ms = 0;
+            n->probation = true;
+        }
+        rejudge(t, n, now_ms);
+        if (n->state == NODE_DOWN && now_ms - n->state_since_ms >= t->limits.forget_ms) {
+            node_table_forget(t, n);
+        }
+        n = next;
+    }
+}
+
+void node_table_failure(node_table *t, node *n, bool at_once, uint64_t now_ms) {
+    n->failures++;
+    if (!at_once && !n->probation && n->failures < t->limits.breaker_failures) return;
+    n->probation = false;
+    n->quarantine_until_ms = now_ms + t->limits.breaker_ms;
+    rejudge(t, n, now_ms);
+}
+
+void node_table_success(node_table *t, node *n, uint64_t now_ms) {
+    if (n->failures == 0 && !n->probation) return;
+    n->failures = 0;
+    n->probation = false;
+    n->quarantine_until_ms = 0;
+    rejudge(t, n, now_ms);
+}
+
+void node_table_drain(node_table *t, node *n, bool drain, uint64_t now_ms) {
+    n->drained_by_admin = drain;
+    rejudge(t, n, now_ms);
+}

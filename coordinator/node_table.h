@@ -1,0 +1,137 @@
+/* node_table.h - the nodes of the mesh: who they are, how they fare, what they may get.
+ *
+ * A node is known by its name; its ZeroMQ identity and instance change with
+ * every process start.  Its state is derived from facts (beats, connection,
+ * what the worker says, failures, an admin's word) by node_judge(), never set
+ * by hand, and carries a reason for people.  Busy is never dead: beats come from
+ * a thread of their own.
+ *
+ * Time is passed in (milliseconds of the monotonic clock).  `io` thread.
+ */
+#ifndef SILICEO_COORDINATOR_NODE_TABLE_H
+#define SILICEO_COORDINATOR_NODE_TABLE_H
+
+#include "common/error.h"
+#include "common/wire.h"
+#include "coordinator/rates.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum node_state {
+    NODE_CONNECTING, /* HELLO has come, no beat yet */
+    NODE_LOADING,
+    NODE_READY,
+    NODE_SUSPECT,
+    NODE_DOWN,
+    NODE_DRAINING,
+    NODE_QUARANTINED,
+    NODE_STATES
+} node_state;
+
+typedef struct node_model {
+    char name[WIRE_MAX_NAME + 1];
+    char hash[40];
+    char arch[40];
+    uint64_t context_tokens;
+    uint64_t since_wall_s;
+    rates speed;
+} node_model;
+
+typedef struct node_limits { /* milliseconds */
+    uint64_t suspect_ms;
+    uint64_t down_ms;
+    uint64_t forget_ms;
+    uint64_t engine_stall_ms;
+    uint64_t breaker_ms;
+    uint32_t breaker_failures;
+} node_limits;
+
+enum { NODE_MAX_IDENTITY = 255 };
+
+struct request;
+
+typedef struct node {
+    struct node *next;
+    char name[WIRE_MAX_NAME + 1];
+    char build[64];
+    char profile[WIRE_MAX_NAME + 1];
+    char backend[32];
+    char gpu[WIRE_MAX_NAME + 1];
+    uint8_t identity[NODE_MAX_IDENTITY];
+    size_t n_identity;
+    int fd; /* of the connection, to know its end; -1 */
+    uint64_t instance;
+    uint64_t vram_mib, ram_mib, slots, experts_total, threads, max_sequences;
+    node_model *models;
+    size_t n_models;
+
+    wire_beat beat; /* its reason is beat_reason */
+    char beat_reason[256];
+    bool has_beat;
+    uint64_t last_heard_ms;
+
+    bool connected;
+    uint64_t disconnected_ms;
+    bool left; /* said BYE */
+    bool drained_by_admin;
+    uint32_t failures; /* server errors in a row */
+    uint64_t quarantine_until_ms;
+    bool probation; /* quarantine is over, one request may prove it well */
+
+    node_state state;
+    char reason[320];
+    uint64_t state_since_ms;
+
+    uint64_t credit;
+    uint32_t in_flight;       /* requests that hold a place here */
+    struct request *requests; /* them, by request.node_next */
+    uint64_t served, failed, tokens_out, tokens_in;
+} node;
+
+typedef struct node_table {
+    node *first;
+    size_t n_nodes;
+    node_limits limits;
+    void *context;
+    /* After a state has changed; the node still has its requests. */
+    void (*on_state)(void *context, node *n, node_state before);
+    /* The process behind the name is another one: what it had in flight is lost. */
+    void (*on_lost)(void *context, node *n, const char *why);
+} node_table;
+
+void node_table_release(node_table *t);
+
+/* A HELLO came over this identity.  STATUS_UNAVAILABLE: another live process has
+ * the name.  *out is the node, its state judged. */
+status node_table_hello(node_table *t, const void *identity, size_t n_identity, int fd,
+                        const wire_hello *hello, uint64_t now_ms, node **out, error *err);
+void node_table_beat(node_table *t, node *n, const wire_beat *beat, uint64_t now_ms);
+void node_table_bye(node_table *t, node *n, const char *reason, uint64_t now_ms);
+/* A connection has ended; its node, if it is one's, is suspect at once. */
+void node_table_disconnected(node_table *t, int fd, uint64_t now_ms);
+/* Sending failed because ZeroMQ does not know the peer any more. */
+void node_table_unreachable(node_table *t, node *n, uint64_t now_ms);
+/* A message of any kind came; a node that was taken for disconnected is back. */
+void node_table_heard(node_table *t, node *n, int fd, uint64_t now_ms);
+void node_table_tick(node_table *t, uint64_t now_ms);
+
+/* The circuit breaker: server errors and time-outs count, clients' errors do not. */
+void node_table_failure(node_table *t, node *n, bool at_once, uint64_t now_ms);
+void node_table_success(node_table *t, node *n, uint64_t now_ms);
+
+node *node_table_by_identity(const node_table *t, const void *identity, size_t n_identity);
+node *node_table_by_name(const node_table *t, const char *name);
+node_model *node_find_model(node *n, const char *model);
+void node_table_drain(node_table *t, node *n, bool drain, uint64_t now_ms);
+/* Remove a node from the list; its requests are lost. */
+void node_table_forget(node_table *t, node *n);
+
+/* State and reason that the facts amount to. */
+node_state node_judge(const node *n, const node_limits *limits, uint64_t now_ms, char *reason,
+                      size_t cap_reason);
+const char *node_state_name(node_state state);
+/* Requests it may have at once: its credit, and no more than run at once. */
+uint32_t node_places(const node *n);
+
+#endif

@@ -1,0 +1,59 @@
+/* options.h - every setting of siliceo-coordinator, filled by common/config.
+ *
+ * Durations are seconds and may be fractions, so that tests run the same rules
+ * scaled down.  Filled once at start, then only read.
+ */
+#ifndef SILICEO_COORDINATOR_OPTIONS_H
+#define SILICEO_COORDINATOR_OPTIONS_H
+
+#include "common/config.h"
+
+typedef struct options {
+    const char *config; /* the file that was read; "" without one */
+    const char *http;   /* HOST:PORT */
+    const char *mesh;   /* tcp://HOST:PORT */
+    const char *name;
+    const char *log_level;
+
+    int64_t http_max_body_mib;
+    int64_t http_max_connections;
+    double http_header_s;
+    double http_body_s;
+    double http_idle_s;
+    double http_hold_headers_s;
+    double http_keepalive_s;
+    int64_t http_stream_queue_kib;
+
+    bool mesh_allow_plain;
+    const char *mesh_curve_secret_file;
+    const char *mesh_curve_allow_file;
+    double mesh_beat_s;
+
+    double node_suspect_s;
+    double node_down_s;
+    double node_forget_s;
+    double node_engine_stall_s;
+    double node_reconnect_s;
+    int64_t node_breaker_failures;
+    double node_breaker_s;
+
+    int64_t queue_max_waiting;
+    double queue_max_wait_s;
+
+    double limit_first_token_s;
+    double limit_between_tokens_s;
+    double limit_total_s;
+    double limit_cancel_s;
+    double drain_s;
+} options;
+
+/* Start the settings with their defaults; c and *o live together. */
+status options_init(config *c, options *o, error *err);
+
+/* What a single key cannot check: addresses, plain text off loopback, pairs of keys. */
+status options_check(const options *o, error *err);
+
+/* Is HOST:PORT or tcp://HOST:PORT on this machine's loopback only? */
+bool options_is_loopback(const char *address);
+
+#endif

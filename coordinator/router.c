@@ -1,0 +1,46 @@
+#include "coordinator/router.h"
+
+#include <string.h>
+
+router_cost router_estimate(const router_node *node, const router_job *job) {
+    router_cost cost = {.round_trip_s = node->round_trip_s};
+    size_t ahead = node->n_finish;
+    uint32_t occupancy = (uint32_t)ahead + 1;
+    if (ahead >= node->places) {
+        /* Of the n requests there, n - places + 1 must end before this one begins. */
+        cost.wait_s = node->finish_s[ahead - node->places];
+        occupancy = node->places;
+    }
+    cost.prefill_s = job->prompt_tokens / rates_prefill(node->speed);
+    cost.decode_s = job->output_tokens / rates_decode(node->speed, occupancy);
+    cost.total_s = cost.wait_s + cost.prefill_s + cost.decode_s + cost.round_trip_s;
+    return cost;
+}
+
+int router_choose(const router_node *nodes, size_t n_nodes, const bool *may,
+                  const router_job *job, router_cost *cost) {
+    int best = -1;
+    for (size_t i = 0; i < n_nodes; i++) {
+        if (nodes[i].places == 0 || (may != NULL && !may[i])) continue;
+        router_cost here = router_estimate(&nodes[i], job);
+        if (best >= 0 && here.total_s >= cost->total_s) continue;
+        best = (int)i;
+        *cost = here;
+    }
+    return best;
+}
+
+void router_reserve(router_node *node, double finish_s) {
+    if (node->cap_finish == 0) return;
+    if (node->n_finish == node->cap_finish) {
+        memmove(node->finish_s, node->finish_s + 1,
+                (node->n_finish - 1) * sizeof *node->finish_s);
+        node->n_finish--;
+    }
+    size_t at = node->n_finish++;
+    while (at > 0 && node->finish_s[at - 1] > finish_s) {
+        node->finish_s[at] = node->finish_s[at - 1];
+        at--;
+    }
+    node->finish_s[at] = finish_s;
+}

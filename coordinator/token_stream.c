@@ -1,0 +1,273 @@
+#include "coordinator/token_stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ADD_LITERAL(out, literal) json_text_add((out), (literal), sizeof(literal) - 1)
+
+status token_stream_init(token_stream *ts, const token_stream_params *params, error *err) {
+    memset(ts, 0, sizeof *ts);
+    json_text head = {0};
+    json_text_format(
+        &head, "{\"id\":\"%s\",\"object\":\"chat.completion%s\",\"created\":%llu,\"model\":",
+        params->id, params->streaming ? ".chunk" : "", (unsigned long long)params->created_s);
+    json_text_string(&head, params->model, strlen(params->model));
+    if (head.failed || head.length >= sizeof ts->head) {
+        json_text_release(&head);
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a stream");
+    }
+    memcpy(ts->head, head.bytes, head.length);
+    ts->n_head = head.length;
+    json_text_release(&head);
+    ts->choices = calloc(params->n_choices, sizeof *ts->choices);
+    if (ts->choices == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for a stream");
+    ts->n_choices = params->n_choices;
+    ts->streaming = params->streaming;
+    ts->include_usage = params->include_usage;
+    return STATUS_OK;
+}
+
+void token_stream_release(token_stream *ts) {
+    for (size_t i = 0; i < ts->n_choices; i++) {
+        json_text_release(&ts->choices[i].content);
+        json_text_release(&ts->choices[i].reasoning);
+        json_text_release(&ts->choices[i].logprobs);
+    }
+    free(ts->choices);
+    memset(ts, 0, sizeof *ts);
+}
+
+void token_stream_restart(token_stream *ts) {
+    for (size_t i = 0; i < ts->n_choices; i++) {
+        json_text_clear(&ts->choices[i].content);
+        json_text_clear(&ts->choices[i].reasoning);
+        json_text_clear(&ts->choices[i].logprobs);
+        ts->choices[i].finish = WIRE_FINISH_NONE;
+    }
+}
+
+static const char *finish_name(wire_finish finish) {
+    switch (finish) {
+    case WIRE_FINISH_LENGTH:
+        return "length";
+    case WIRE_FINISH_TOOL_CALLS:
+        return "tool_calls";
+    case WIRE_FINISH_NONE:
+    case WIRE_FINISH_STOP:
+        break;
+    }
+    return "stop";
+}
+
+/* ------------------------------------------------------------ streaming */
+
+static void begin_chunk(const token_stream *ts, uint64_t choice, json_text *out) {
+    ADD_LITERAL(out, "data: ");
+    json_text_add(out, ts->head, ts->n_head);
+    json_text_format(out, ",\"choices\":[{\"index\":%llu,\"delta\":{",
+                     (unsigned long long)choice);
+}
+
+static void add_role(const token_stream *ts, uint64_t choice, json_text *out) {
+    begin_chunk(ts, choice, out);
+    ADD_LITERAL(out, "\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n");
+}
+
+static void add_text(const token_stream *ts, const wire_tokens *tokens, json_text *out) {
+    begin_chunk(ts, tokens->choice, out);
+    if (tokens->channel == WIRE_REASONING)
+        ADD_LITERAL(out, "\"reasoning_content\":");
+    else
+        ADD_LITERAL(out, "\"content\":");
+    json_text_string(out, tokens->text.bytes, tokens->text.length);
+    ADD_LITERAL(out, "},");
+    if (tokens->logprobs.length > 0) {
+        ADD_LITERAL(out, "\"logprobs\":{\"content\":[");
+        json_text_add(out, tokens->logprobs.bytes, tokens->logprobs.length);
+        ADD_LITERAL(out, "]},");
+    }
+    ADD_LITERAL(out, "\"finish_reason\":null}]}\n\n");
+}
+
+static void begin_finish(const token_stream *ts, uint64_t choice, json_text *out) {
+    begin_chunk(ts, choice, out);
+    json_text_format(out, "},\"finish_reason\":\"%s\"}]",
+                     finish_name(ts->choices[choice].finish));
+}
+
+static bool all_finished(const token_stream *ts) {
+    for (size_t i = 0; i < ts->n_choices; i++) {
+        if (ts->choices[i].finish == WIRE_FINISH_NONE) return false;
+    }
+    return true;
+}
+
+static void stream_tokens(token_stream *ts, const wire_tokens *tokens, json_text *out) {
+    token_choice *choice = &ts->choices[tokens->choice];
+    if (!choice->begun) {
+        choice->begun = true;
+        add_role(ts, tokens->choice, out);
+    }
+    if (tokens->text.length > 0 || tokens->logprobs.length > 0) add_text(ts, tokens, out);
+    if (tokens->finish == WIRE_FINISH_NONE) return;
+    if (all_finished(ts)) {
+        ts->last_choice =
+            tokens->choice; /* its end waits for the figures, see finish_stream() */
+    } else {
+        begin_finish(ts, tokens->choice, out);
+        ADD_LITERAL(out, "}\n\n");
+    }
+}
+
+/* ------------------------------------------------------------ gathering */
+
+static void gather(token_choice *choice, const wire_tokens *tokens) {
+    json_text *into = tokens->channel == WIRE_REASONING ? &choice->reasoning : &choice->content;
+    if (tokens->text.length > 0) json_text_add(into, tokens->text.bytes, tokens->text.length);
+    if (tokens->logprobs.length > 0) {
+        if (choice->logprobs.length > 0) ADD_LITERAL(&choice->logprobs, ",");
+        json_text_add(&choice->logprobs, tokens->logprobs.bytes, tokens->logprobs.length);
+    }
+}
+
+status token_stream_add(token_stream *ts, const wire_tokens *tokens, json_text *out,
+                        error *err) {
+    if (tokens->choice >= ts->n_choices) {
+        return error_set(err, STATUS_BAD_INPUT, "tokens.choice: %llu of %zu",
+                         (unsigned long long)tokens->choice, ts->n_choices);
+    }
+    if (tokens->channel != WIRE_CONTENT && tokens->channel != WIRE_REASONING) {
+        return error_set(err, STATUS_BAD_INPUT, "tokens.channel: %d was not asked for",
+                         (int)tokens->channel);
+    }
+    token_choice *choice = &ts->choices[tokens->choice];
+    if (choice->finish != WIRE_FINISH_NONE) {
+        return error_set(err, STATUS_BAD_INPUT, "tokens.choice: %llu goes on after its end",
+                         (unsigned long long)tokens->choice);
+    }
+    choice->finish = tokens->finish;
+    if (ts->streaming)
+        stream_tokens(ts, tokens, out);
+    else
+        gather(choice, tokens);
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------ the end */
+
+static void add_usage(const wire_done *done, json_text *out) {
+    json_text_format(
+        out,
+        "\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
+        "\"prompt_tokens_details\":{\"cached_tokens\":%llu},"
+        "\"completion_tokens_details\":{\"reasoning_tokens\":%llu}}",
+        (unsigned long long)done->prompt_tokens, (unsigned long long)done->completion_tokens,
+        (unsigned long long)(done->prompt_tokens + done->completion_tokens),
+        (unsigned long long)done->cached_tokens, (unsigned long long)done->reasoning_tokens);
+}
+
+static double per_second(double tokens, double ms) {
+    return ms > 0 ? tokens * 1000.0 / ms : 0.0;
+}
+
+/* `timings` as llama.cpp's server names them, and what only this system knows. */
+static void add_timings(const wire_done *done, const token_stream_facts *facts,
+                        json_text *out) {
+    double prompt_n = (double)(done->prompt_tokens - (done->cached_tokens < done->prompt_tokens
+                                                          ? done->cached_tokens
+                                                          : done->prompt_tokens));
+    double predicted_n = (double)done->completion_tokens;
+    json_text_format(out,
+                     "\"timings\":{\"cache_n\":%llu,\"prompt_n\":%.0f,\"prompt_ms\":%.3f,"
+                     "\"prompt_per_second\":%.3f,\"predicted_n\":%.0f,\"predicted_ms\":%.3f,"
+                     "\"predicted_per_second\":%.3f},",
+                     (unsigned long long)done->cached_tokens, prompt_n, done->prefill_ms,
+                     per_second(prompt_n, done->prefill_ms), predicted_n, done->decode_ms,
+                     per_second(predicted_n, done->decode_ms));
+    ADD_LITERAL(out, "\"siliceo\":{\"node\":");
+    json_text_string(out, facts->node, strlen(facts->node));
+    json_text_format(out,
+                     ",\"queue_ms\":%.3f,\"node_queue_ms\":%.3f,\"first_token_ms\":%.3f,"
+                     "\"attempts\":%u",
+                     facts->queue_ms, done->queue_ms, facts->first_token_ms, facts->attempts);
+    if (done->hit_rate >= 0) {
+        json_text_format(out, ",\"hit_rate\":%.4f,\"misses_per_token\":%.3f", done->hit_rate,
+                         done->misses_per_token);
+    } else {
+        ADD_LITERAL(out, ",\"hit_rate\":null,\"misses_per_token\":null");
+    }
+    ADD_LITERAL(out, "}");
+}
+
+/* The end of the last choice carries the timings, because a chunk without
+ * choices may only come when usage was asked for. */
+static void finish_stream(token_stream *ts, const wire_done *done,
+                          const token_stream_facts *facts, json_text *out) {
+    begin_finish(ts, ts->last_choice, out);
+    ADD_LITERAL(out, ",");
+    add_timings(done, facts, out);
+    ADD_LITERAL(out, "}\n\n");
+    if (ts->include_usage) {
+        ADD_LITERAL(out, "data: ");
+        json_text_add(out, ts->head, ts->n_head);
+        ADD_LITERAL(out, ",\"choices\":[],");
+        add_usage(done, out);
+        ADD_LITERAL(out, "}\n\n");
+    }
+    ADD_LITERAL(out, "data: [DONE]\n\n");
+}
+
+static void add_message(const token_choice *choice, size_t index, json_text *out) {
+    json_text_format(out, "%s{\"index\":%zu,\"message\":{\"role\":\"assistant\",\"content\":",
+                     index > 0 ? "," : "", index);
+    json_text_string(out, choice->content.length > 0 ? choice->content.bytes : "",
+                     choice->content.length);
+    if (choice->reasoning.length > 0) {
+        ADD_LITERAL(out, ",\"reasoning_content\":");
+        json_text_string(out, choice->reasoning.bytes, choice->reasoning.length);
+    }
+    ADD_LITERAL(out, "},");
+    if (choice->logprobs.length > 0) {
+        ADD_LITERAL(out, "\"logprobs\":{\"content\":[");
+        json_text_add(out, choice->logprobs.bytes, choice->logprobs.length);
+        ADD_LITERAL(out, "]},");
+    }
+    json_text_format(out, "\"finish_reason\":\"%s\"}", finish_name(choice->finish));
+}
+
+static void finish_whole(token_stream *ts, const wire_done *done,
+                         const token_stream_facts *facts, json_text *out) {
+    json_text_add(out, ts->head, ts->n_head);
+    ADD_LITERAL(out, ",\"choices\":[");
+    for (size_t i = 0; i < ts->n_choices; i++) {
+        const token_choice *choice = &ts->choices[i];
+        if (choice->content.failed || choice->reasoning.failed || choice->logprobs.failed) {
+            out->failed = true; /* the reply would lack a part */
+        }
+        add_message(choice, i, out);
+    }
+    ADD_LITERAL(out, "],");
+    add_usage(done, out);
+    ADD_LITERAL(out, ",");
+    add_timings(done, facts, out);
+    ADD_LITERAL(out, "}");
+}
+
+void token_stream_finish(token_stream *ts, const wire_done *done,
+                         const token_stream_facts *facts, json_text *out) {
+    if (ts->streaming)
+        finish_stream(ts, done, facts, out);
+    else
+        finish_whole(ts, done, facts, out);
+}
+
+void token_stream_fail(const char *error_json, json_text *out) {
+    ADD_LITERAL(out, "data: ");
+    json_text_add(out, error_json, strlen(error_json));
+    ADD_LITERAL(out, "\n\n");
+}
+
+void token_stream_keepalive(json_text *out) {
+    ADD_LITERAL(out, ": keepalive\n\n");
+}

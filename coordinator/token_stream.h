@@ -1,0 +1,71 @@
+/* token_stream.h - tokens to the API's bytes: server-sent events, or one whole JSON reply.
+ *
+ * One stream a request.  In streaming mode every call appends complete events
+ * (`data: {...}\n\n`) to the given text; otherwise the parts are gathered and
+ * token_stream_finish() writes the reply.  It keeps the promises of the format:
+ * the role first and once a choice, one JSON object a line, usage only when
+ * asked and then on a last chunk without choices, [DONE] only after success.
+ * Per token it formats into a buffer that exists and allocates nothing else.
+ * Knows neither HTTP nor the mesh; one thread.
+ */
+#ifndef SILICEO_COORDINATOR_TOKEN_STREAM_H
+#define SILICEO_COORDINATOR_TOKEN_STREAM_H
+
+#include "common/json.h"
+#include "common/wire.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct token_choice {
+    json_text content; /* gathered, not streaming only */
+    json_text reasoning;
+    json_text logprobs; /* the elements of logprobs.content, comma between */
+    wire_finish finish;
+    bool begun; /* its role has been sent */
+} token_choice;
+
+typedef struct token_stream {
+    bool streaming;
+    bool include_usage;
+    char head[640]; /* `{"id":...,"model":"..."` of every chunk, up to its choices */
+    size_t n_head;
+    token_choice *choices;
+    size_t n_choices;
+    uint64_t last_choice; /* the one that ended last */
+} token_stream;
+
+typedef struct token_stream_params {
+    const char *id;
+    const char *model;
+    uint64_t created_s;
+    size_t n_choices;
+    bool streaming;
+    bool include_usage;
+} token_stream_params;
+
+/* What is told besides the worker's own figures. */
+typedef struct token_stream_facts {
+    const char *node;
+    double queue_ms; /* in the coordinator */
+    double first_token_ms;
+    uint32_t attempts;
+} token_stream_facts;
+
+status token_stream_init(token_stream *ts, const token_stream_params *params, error *err);
+void token_stream_release(token_stream *ts); /* accepts a zeroed one */
+/* Forget what was gathered: the request begins again elsewhere. */
+void token_stream_restart(token_stream *ts);
+
+/* STATUS_BAD_INPUT: a choice or channel that was not asked for. */
+status token_stream_add(token_stream *ts, const wire_tokens *tokens, json_text *out,
+                        error *err);
+/* Success: the last events with [DONE], or the whole reply. */
+void token_stream_finish(token_stream *ts, const wire_done *done,
+                         const token_stream_facts *facts, json_text *out);
+/* Failure after the stream began: an error event, and no [DONE]. */
+void token_stream_fail(const char *error_json, json_text *out);
+/* A comment that every client ignores. */
+void token_stream_keepalive(json_text *out);
+
+#endif
