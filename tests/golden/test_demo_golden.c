@@ -1,0 +1,179 @@
+/* test_demo_golden.c - the two small trained models against Hugging Face transformers
+ * in float32 on the dequantized weights (tests/golden/data/demo.json and draft.json). */
+#include "model_run.h"
+
+typedef struct small_model {
+    const char *gguf;
+    const char *golden;
+} small_model;
+
+static small_model demo = {"deploy/models/demo.gguf", GOLDEN_FOLDER "demo.json"};
+static small_model draft = {"deploy/models/draft.gguf", GOLDEN_FOLDER "draft.json"};
+
+/* Prompt and answer in one list; the caller frees. */
+static int32_t *all_ids(const cJSON *entry, size_t *n_prompt, size_t *n_answer) {
+    int32_t *prompt = read_ints(entry, "prompt_ids", n_prompt);
+    int32_t *answer = read_ints(entry, "greedy_ids", n_answer);
+    int32_t *ids = calloc(*n_prompt + *n_answer, sizeof *ids);
+    assert_non_null(ids);
+    memcpy(ids, prompt, *n_prompt * sizeof *ids);
+    memcpy(ids + *n_prompt, answer, *n_answer * sizeof *ids);
+    free(answer);
+    free(prompt);
+    return ids;
+}
+
+static double deviation(const float *x, size_t n) {
+    double mean = 0, sum = 0;
+    for (size_t i = 0; i < n; i++)
+        mean += (double)x[i] / (double)n;
+    for (size_t i = 0; i < n; i++)
+        sum += ((double)x[i] - mean) * ((double)x[i] - mean);
+    return sqrt(sum / (double)n);
+}
+
+static double rms_difference(const float *a, const float *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sqrt(sum / (double)n);
+}
+
+static void check_logits(const cJSON *entry, const float *logits, size_t n_vocab) {
+    size_t n = 0;
+    int32_t *positions = read_ints(entry, "positions", &n);
+    float *expected =
+        read_floats(cJSON_GetObjectItem(entry, "logits")->valuestring, n * n_vocab);
+    for (size_t i = 0; i < n; i++) {
+        const float *got = logits + (size_t)positions[i] * n_vocab;
+        const float *want = expected + i * n_vocab;
+        double ratio = rms_difference(got, want, n_vocab) / deviation(want, n_vocab);
+        if (!(ratio <= 1e-3))
+            fail_msg("position %d: rms error is %g of std", positions[i], ratio);
+        assert_int_equal(first_choice(got, n_vocab), first_choice(want, n_vocab));
+    }
+    free(expected);
+    free(positions);
+}
+
+static void float_path_computes_and_answers_as_the_reference(void **state) {
+    const small_model *small = *state;
+    cJSON *root = read_json(small->golden);
+    run r;
+    model_params p = run_params(ACTIVATIONS_F32);
+    run_open(&r, small->gguf, &p);
+    const cJSON *entry = NULL;
+    cJSON_ArrayForEach(entry, root) {
+        size_t n_prompt = 0, n_answer = 0;
+        int32_t *ids = all_ids(entry, &n_prompt, &n_answer);
+        int32_t *answer = calloc(n_answer, sizeof *answer);
+        float *logits = new_logits(&r, n_prompt + n_answer);
+        assert_non_null(answer);
+        model_state_clear(r.m, 0);
+        run_tokens(&r, 0, 0, ids, n_prompt + n_answer, 512, logits);
+        check_logits(entry, logits, r.config->n_vocab);
+        model_state_clear(r.m, 0);
+        run_tokens(&r, 0, 0, ids, n_prompt, 512, logits);
+        memmove(logits, logits + (n_prompt - 1) * r.config->n_vocab,
+                r.config->n_vocab * sizeof *logits);
+        run_greedy(&r, (uint32_t)n_prompt, n_answer, logits, answer);
+        assert_memory_equal(answer, ids + n_prompt, n_answer * sizeof *answer);
+        free(logits);
+        free(answer);
+        free(ids);
+    }
+    run_close(&r);
+    cJSON_Delete(root);
+}
+
+/* Hidden rows of all tokens: embeddings, outputs of all layers but the last, and the
+ * rows after the final norm, as transformers gives them. */
+typedef struct sight {
+    uint32_t n_layers;
+    size_t n_rows, row_length;
+    float *hidden;
+} sight;
+
+static void look(void *context, const char *what, uint32_t layer, const float *rows,
+                 size_t n_rows, size_t row_length) {
+    sight *s = context;
+    size_t at = 0;
+    if (strcmp(what, "experts") == 0) return;
+    if (strcmp(what, "layer") == 0) at = layer + 1;
+    if (strcmp(what, "final") == 0) at = s->n_layers;
+    assert_int_equal(n_rows, s->n_rows);
+    assert_int_equal(row_length, s->row_length);
+    memcpy(s->hidden + at * n_rows * row_length, rows, n_rows * row_length * sizeof *rows);
+}
+
+static void hidden_states_are_those_of_the_reference(void **state) {
+    const small_model *small = *state;
+    cJSON *root = read_json(small->golden);
+    const cJSON *entry = cJSON_GetArrayItem(root, 0);
+    const char *name = cJSON_GetObjectItem(entry, "hidden")->valuestring;
+    run r;
+    model_params p = run_params(ACTIVATIONS_F32);
+    run_open(&r, small->gguf, &p);
+    size_t n_prompt = 0, n_answer = 0;
+    int32_t *ids = all_ids(entry, &n_prompt, &n_answer);
+    size_t n = n_prompt + n_answer, n_embd = r.config->n_embd, n_layers = r.config->n_layers;
+    float *logits = new_logits(&r, n);
+    float *expected = read_floats(name, (n_layers + 1) * n * n_embd);
+    sight s = {(uint32_t)n_layers, n, n_embd,
+               calloc((n_layers + 1) * n * n_embd, sizeof(float))};
+    assert_non_null(s.hidden);
+    model_set_tap(r.m, look, &s);
+    run_tokens(&r, 0, 0, ids, n, 512, logits);
+    for (size_t i = 0; i <= n_layers; i++) {
+        double d =
+            relative_l2(s.hidden + i * n * n_embd, expected + i * n * n_embd, n * n_embd);
+        if (!(d <= 1e-4)) fail_msg("hidden states %zu: relative difference %g", i, d);
+    }
+    free(s.hidden);
+    free(expected);
+    free(logits);
+    free(ids);
+    run_close(&r);
+    cJSON_Delete(root);
+}
+
+/* Given the reference's words so far, does the integer path choose the same next one? */
+static void integer_path_chooses_as_the_reference(void **state) {
+    const small_model *small = *state;
+    cJSON *root = read_json(small->golden);
+    run r;
+    model_params p = run_params(ACTIVATIONS_INT8);
+    run_open(&r, small->gguf, &p);
+    double n_equal = 0, n_all = 0;
+    const cJSON *entry = NULL;
+    cJSON_ArrayForEach(entry, root) {
+        size_t n_prompt = 0, n_answer = 0, n_vocab = r.config->n_vocab;
+        int32_t *ids = all_ids(entry, &n_prompt, &n_answer);
+        float *logits = new_logits(&r, n_prompt + n_answer);
+        model_state_clear(r.m, 0);
+        run_tokens(&r, 0, 0, ids, n_prompt + n_answer, 512, logits);
+        for (size_t i = n_prompt; i < n_prompt + n_answer; i++) {
+            n_equal += first_choice(logits + (i - 1) * n_vocab, n_vocab) == ids[i];
+        }
+        n_all += (double)n_answer;
+        free(logits);
+        free(ids);
+    }
+    print_message("%s: first choice equal at %.0f of %.0f positions\n", small->gguf, n_equal,
+                  n_all);
+    assert_true(n_equal / n_all >= 0.975);
+    run_close(&r);
+    cJSON_Delete(root);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(float_path_computes_and_answers_as_the_reference, &demo),
+        cmocka_unit_test_prestate(hidden_states_are_those_of_the_reference, &demo),
+        cmocka_unit_test_prestate(integer_path_chooses_as_the_reference, &demo),
+        cmocka_unit_test_prestate(float_path_computes_and_answers_as_the_reference, &draft),
+        cmocka_unit_test_prestate(hidden_states_are_those_of_the_reference, &draft),
+        cmocka_unit_test_prestate(integer_path_chooses_as_the_reference, &draft),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
