@@ -18,6 +18,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -70,6 +72,22 @@ static inline int32_t *read_ints(const cJSON *object, const char *key, size_t *n
     const cJSON *item = NULL;
     cJSON_ArrayForEach(item, array) values[i++] = (int32_t)item->valuedouble;
     return values;
+}
+
+/* Write a generated model: make_model of the build under test, params as JSON text. */
+static inline bool generate_model(const char *params, const char *path) {
+    const char *build = getenv("SILICEO_BUILD");
+    char program[512];
+    (void)snprintf(program, sizeof program, "%s/make_model", build != NULL ? build : "build");
+    (void)fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (freopen("/dev/null", "w", stdout) == NULL) _exit(127);
+        (void)execl(program, program, "--params", params, "--out", path, (char *)NULL);
+        _exit(127);
+    }
+    int result = -1;
+    return child > 0 && waitpid(child, &result, 0) == child && result == 0;
 }
 
 typedef struct run {

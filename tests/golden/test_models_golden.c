@@ -8,32 +8,16 @@
  */
 #include "model_run.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 enum { N_IDS = 96, N_GREEDY = 32, N_LAST = 4, MAX_MODELS = 64 };
 
 static char folder[256];
 static double kl_sum, n_kl, n_clear, n_clear_equal;
 
 static void make_model(const cJSON *entry, char path[512]) {
-    const char *build = getenv("SILICEO_BUILD");
-    char program[512];
-    (void)snprintf(program, sizeof program, "%s/make_model", build != NULL ? build : "build");
     (void)snprintf(path, 512, "%s/model.gguf", folder);
     char *params = cJSON_PrintUnformatted(cJSON_GetObjectItem(entry, "params"));
     assert_non_null(params);
-    (void)fflush(NULL);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        if (freopen("/dev/null", "w", stdout) == NULL) _exit(127);
-        (void)execl(program, program, "--params", params, "--out", path, (char *)NULL);
-        _exit(127);
-    }
-    int result = 0;
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+    assert_true(generate_model(params, path));
     cJSON_free(params);
 }
 
