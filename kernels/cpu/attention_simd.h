@@ -81,22 +81,29 @@ static inline __attribute__((always_inline)) void mix(float *const out[], const 
                                                       const float *v, size_t v_stride, int rows,
                                                       int vectors) {
     v16 acc[TILE_MIX_ROWS][TILE_MIX_VECTORS];
+    UNROLL
     for (int a = 0; a < rows; a++)
-        for (int c = 0; c < vectors; c++)
-            acc[a][c] = v_load(out[a] + 16 * c);
+        UNROLL
+    for (int c = 0; c < vectors; c++)
+        acc[a][c] = v_load(out[a] + 16 * c);
     for (uint32_t p = from; p < to; p++) {
         v16 value[TILE_MIX_VECTORS];
+        UNROLL
         for (int c = 0; c < vectors; c++)
             value[c] = v_load(v + p * v_stride + 16 * (size_t)c);
+        UNROLL
         for (int a = 0; a < rows; a++) {
             const v16 weight = v_set(weights[a * KV_PAGE_TOKENS + (int)p]);
+            UNROLL
             for (int c = 0; c < vectors; c++)
                 acc[a][c] = v_fma(weight, value[c], acc[a][c]);
         }
     }
+    UNROLL
     for (int a = 0; a < rows; a++)
-        for (int c = 0; c < vectors; c++)
-            v_store(out[a] + 16 * c, acc[a][c]);
+        UNROLL
+    for (int c = 0; c < vectors; c++)
+        v_store(out[a] + 16 * c, acc[a][c]);
 }
 
 /* mix() for any number of columns that is a multiple of 16. */

@@ -56,6 +56,7 @@ static void update_state(size_t dim, const float *q, const float *k, const float
         for (size_t j = 0; j < dim; j += 16) {
             const v16 delta = v_load(d + j);
             v16 sum = v_load(out + j);
+            UNROLL
             for (size_t r = i; r < i + 4; r++) {
                 const v16 s = v_fma(v_set(k[r]), delta, v_mul(e, v_load(state + r * dim + j)));
                 v_store(state + r * dim + j, s);
@@ -81,24 +82,31 @@ static inline __attribute__((always_inline)) void
 gemm_tile(float *c, size_t c_stride, const float *a, size_t a_row, size_t a_step,
           const float *b, size_t b_stride, size_t n, float start, int rows, int vectors) {
     v16 acc[TILE_GEMM_ROWS][TILE_GEMM_VECTORS];
+    UNROLL
     for (int r = 0; r < rows; r++)
-        for (int x = 0; x < vectors; x++) {
-            const float *at = c + (size_t)r * c_stride + 16 * (size_t)x;
-            acc[r][x] = start == 0.0f ? v_zero() : v_mul(v_set(start), v_load(at));
-        }
+        UNROLL
+    for (int x = 0; x < vectors; x++) {
+        const float *at = c + (size_t)r * c_stride + 16 * (size_t)x;
+        acc[r][x] = start == 0.0f ? v_zero() : v_mul(v_set(start), v_load(at));
+    }
     for (size_t i = 0; i < n; i++) {
         v16 column[TILE_GEMM_VECTORS];
+        UNROLL
         for (int x = 0; x < vectors; x++)
             column[x] = v_load(b + i * b_stride + 16 * (size_t)x);
+        UNROLL
         for (int r = 0; r < rows; r++) {
             const v16 factor = v_set(a[(size_t)r * a_row + i * a_step]);
+            UNROLL
             for (int x = 0; x < vectors; x++)
                 acc[r][x] = v_fma(factor, column[x], acc[r][x]);
         }
     }
+    UNROLL
     for (int r = 0; r < rows; r++)
-        for (int x = 0; x < vectors; x++)
-            v_store(c + (size_t)r * c_stride + 16 * (size_t)x, acc[r][x]);
+        UNROLL
+    for (int x = 0; x < vectors; x++)
+        v_store(c + (size_t)r * c_stride + 16 * (size_t)x, acc[r][x]);
 }
 
 /* The same for m rows (a multiple of 8) and `dim` columns.  start is 0, 1 or a decay. */

@@ -12,6 +12,14 @@
 #include "kernels/cpu/scalar_math.h"
 #include <immintrin.h>
 
+/* Before a loop of a constant few turns over an array of vectors: gcc keeps the array in
+ * registers only when the loop is unrolled early. */
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #ifdef __AVX512F__
 
 #define TIER(name) name##_avx512
@@ -111,11 +119,13 @@ static inline __m256 v_fold8(v16 a) {
 static inline void tile_dot(const float *const q[4], const float *k, size_t k_stride, size_t n,
                             float *out, size_t out_stride) {
     v16 s[16];
+    UNROLL
     for (int i = 0; i < 16; i++)
         s[i] = _mm512_setzero_ps();
     for (size_t d = 0; d < n; d += 16) {
         const v16 q0 = v_load(q[0] + d), q1 = v_load(q[1] + d);
         const v16 q2 = v_load(q[2] + d), q3 = v_load(q[3] + d);
+        UNROLL
         for (int b = 0; b < 4; b++) {
             const v16 key = v_load(k + (size_t)b * k_stride + d);
             s[b] = v_fma(q0, key, s[b]);
@@ -124,12 +134,15 @@ static inline void tile_dot(const float *const q[4], const float *k, size_t k_st
             s[12 + b] = v_fma(q3, key, s[12 + b]);
         }
     }
+    UNROLL
     for (int i = 0; i < 8; i++)
         s[i] = v_add(_mm512_shuffle_f32x4(s[2 * i], s[2 * i + 1], 0x44),
                      _mm512_shuffle_f32x4(s[2 * i], s[2 * i + 1], 0xee));
+    UNROLL
     for (int i = 0; i < 4; i++)
         s[i] = v_add(_mm512_shuffle_f32x4(s[2 * i], s[2 * i + 1], 0x88),
                      _mm512_shuffle_f32x4(s[2 * i], s[2 * i + 1], 0xdd));
+    UNROLL
     for (int i = 0; i < 2; i++) {
         const __m512d a = _mm512_castps_pd(s[2 * i]), b = _mm512_castps_pd(s[2 * i + 1]);
         s[i] = v_add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
