@@ -71,30 +71,41 @@ static void quantize_256(const float *x, size_t n_cols, void *out) {
 
 static void quantize_32(const float *x, size_t n_cols, void *out) {
     int8_t *q = out;
-    uint8_t *end = (uint8_t *)out + act_row_bytes(ACT_Q8_32, n_cols);
-    float *scales = (void *)((uint8_t *)out + act32_q_bytes(n_cols));
+    float *scales = act32_scales_of(out, n_cols);
     int32_t *sums = (void *)(scales + n_cols / 32);
-    memset(q + n_cols, 0, act32_q_bytes(n_cols) - n_cols);
     for (size_t i = 0; i < n_cols / 32; i++) {
         scales[i] = quantize(x + 32 * i, 32, q + 32 * i);
         sums[i] = sum_of(q + 32 * i, 32);
     }
-    uint8_t *used = (uint8_t *)(sums + n_cols / 32);
-    memset(used, 0, (size_t)(end - used));
 }
+
+/* Zero what no value stands in, so that whole rows can be compared. */
+static void clear_padding_32(size_t n_cols, uint8_t *row) {
+    size_t used = act32_q_bytes(n_cols) + n_cols / 32 * 8;
+    memset(row + n_cols, 0, act32_q_bytes(n_cols) - n_cols);
+    memset(row + used, 0, act_row_bytes(ACT_Q8_32, n_cols) - used);
+}
+
+typedef void (*quantizer)(const float *x, size_t n_cols, void *out);
 
 void act_quantize_row(cpu_tier tier, act_format format, const float *x, size_t n_cols,
                       void *out) {
-    (void)tier;
-    if (format == ACT_F32) {
+    static const quantizer by_256[] = {quantize_256, act_quantize_256_avx2,
+                                       act_quantize_256_avx512};
+    static const quantizer by_32[] = {quantize_32, act_quantize_32_avx2,
+                                      act_quantize_32_avx512};
+    switch (format) {
+    case ACT_F32:
         memcpy(out, x, n_cols * sizeof *x);
-        return;
-    }
-    size_t block = format == ACT_Q8_256 ? 256 : 32;
-    CHECK(n_cols % block == 0);
-    if (format == ACT_Q8_256) {
-        quantize_256(x, n_cols, out);
-    } else {
-        quantize_32(x, n_cols, out);
+        break;
+    case ACT_Q8_256:
+        CHECK(n_cols % 256 == 0);
+        by_256[tier](x, n_cols, out);
+        break;
+    case ACT_Q8_32:
+        CHECK(n_cols % 32 == 0);
+        clear_padding_32(n_cols, out);
+        by_32[tier](x, n_cols, out);
+        break;
     }
 }

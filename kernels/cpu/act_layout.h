@@ -41,7 +41,12 @@ static inline const int32_t *act32_sums(const void *row, size_t n_cols) {
     return (const void *)(act32_scales(row, n_cols) + n_cols / 32);
 }
 
-/* The quantizers of one tier: n_cols is a multiple of the block. */
+static inline float *act32_scales_of(void *row, size_t n_cols) {
+    return (void *)((uint8_t *)row + act32_q_bytes(n_cols));
+}
+
+/* The quantizers of one tier: n_cols is a multiple of the block.  Padding of Q8_32 rows
+ * is left to the caller. */
 void act_quantize_256_avx2(const float *x, size_t n_cols, void *out);
 void act_quantize_256_avx512(const float *x, size_t n_cols, void *out);
 void act_quantize_32_avx2(const float *x, size_t n_cols, void *out);
