@@ -365,26 +365,31 @@ static status place_tensors(const cursor *c, const gguf_shard *shard, gguf_tenso
                      beyond->n_bytes, shard->n_bytes, needed);
 }
 
+typedef struct extent {
+    uint64_t offset;
+    size_t index; /* of the tensor */
+} extent;
+
 static int by_offset(const void *a, const void *b) {
-    uint64_t x = (*(const gguf_tensor *const *)a)->offset;
-    uint64_t y = (*(const gguf_tensor *const *)b)->offset;
-    return x < y ? -1 : x > y;
+    const extent *x = a;
+    const extent *y = b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
 static status check_overlap(const cursor *c, const gguf_shard *shard,
                             const gguf_tensor *tensors) {
-    const gguf_tensor **order = calloc(shard->n_tensors + 1, sizeof *order);
+    extent *order = calloc(shard->n_tensors + 1, sizeof *order);
     if (order == NULL) {
         return error_set(c->err, STATUS_NO_MEMORY, "%s: no memory to sort %zu tensors",
                          shard->path, shard->n_tensors);
     }
     for (size_t i = 0; i < shard->n_tensors; i++)
-        order[i] = &tensors[i];
+        order[i] = (extent){tensors[i].offset, i};
     qsort(order, shard->n_tensors, sizeof *order, by_offset);
     status rc = STATUS_OK;
     for (size_t i = 1; i < shard->n_tensors && rc == STATUS_OK; i++) {
-        const gguf_tensor *a = order[i - 1];
-        const gguf_tensor *b = order[i];
+        const gguf_tensor *a = &tensors[order[i - 1].index];
+        const gguf_tensor *b = &tensors[order[i].index];
         if (a->offset + a->n_bytes <= b->offset) continue;
         rc = error_set(c->err, STATUS_BAD_INPUT,
                        "%s: tensor %s: offset %" PRIu64 " overlaps tensor %s, offset %" PRIu64

@@ -31,26 +31,42 @@ static float unit(uint64_t w) {
 typedef struct block_rule {
     int divisor; /* N; 0: not one of these types */
     int d_at;
-    bool d_sign;   /* bit 3 of the byte there becomes the sign */
-    int m_at;      /* -1: no minimum */
-    float m_times; /* of the scale */
-    bool m_negative;
+    int m_at;                    /* 0: no minimum */
     int or_from, or_to, or_bits; /* bytes that get these bits */
+    float m_times;               /* minimum, of the scale */
+    bool m_negative;
+    bool d_sign; /* bit 3 of the byte at d_at becomes the sign */
 } block_rule;
 
 static const block_rule rules[QUANT_LIMIT] = {
-    [QUANT_Q8_0] = {866, 0, true, -1, 0, false, 0, 0, 0},
-    [QUANT_Q4_0] = {54, 0, true, -1, 0, false, 0, 0, 0},
-    [QUANT_Q4_1] = {54, 0, false, 2, 7.5f, true, 0, 0, 0},
-    [QUANT_Q5_0] = {108, 0, true, -1, 0, false, 0, 0, 0},
-    [QUANT_Q5_1] = {108, 0, false, 2, 15.5f, true, 0, 0, 0},
-    [QUANT_Q2_K] = {164, 80, false, 82, 1.5f, false, 0, 16, 0x88},
-    [QUANT_Q3_K] = {508, 108, true, -1, 0, false, 0, 0, 0},
-    [QUANT_Q4_K] = {2850, 0, false, 2, 7.5f, false, 4, 12, 0xA0},
-    [QUANT_Q5_K] = {5740, 0, false, 2, 15.5f, false, 4, 12, 0xA0},
-    [QUANT_Q6_K] = {16000, 208, true, -1, 0, false, 0, 0, 0},
-    [QUANT_IQ4_NL] = {791, 0, true, -1, 0, false, 0, 0, 0},
-    [QUANT_IQ4_XS] = {14600, 0, true, -1, 0, false, 0, 0, 0},
+    [QUANT_Q8_0] = {.divisor = 866, .d_sign = true},
+    [QUANT_Q4_0] = {.divisor = 54, .d_sign = true},
+    [QUANT_Q4_1] = {.divisor = 54, .m_at = 2, .m_times = 7.5f, .m_negative = true},
+    [QUANT_Q5_0] = {.divisor = 108, .d_sign = true},
+    [QUANT_Q5_1] = {.divisor = 108, .m_at = 2, .m_times = 15.5f, .m_negative = true},
+    [QUANT_Q2_K] = {.divisor = 164,
+                    .d_at = 80,
+                    .m_at = 82,
+                    .m_times = 1.5f,
+                    .or_from = 0,
+                    .or_to = 16,
+                    .or_bits = 0x88},
+    [QUANT_Q3_K] = {.divisor = 508, .d_at = 108, .d_sign = true},
+    [QUANT_Q4_K] = {.divisor = 2850,
+                    .m_at = 2,
+                    .m_times = 7.5f,
+                    .or_from = 4,
+                    .or_to = 12,
+                    .or_bits = 0xA0},
+    [QUANT_Q5_K] = {.divisor = 5740,
+                    .m_at = 2,
+                    .m_times = 15.5f,
+                    .or_from = 4,
+                    .or_to = 12,
+                    .or_bits = 0xA0},
+    [QUANT_Q6_K] = {.divisor = 16000, .d_at = 208, .d_sign = true},
+    [QUANT_IQ4_NL] = {.divisor = 791, .d_sign = true},
+    [QUANT_IQ4_XS] = {.divisor = 14600, .d_sign = true},
 };
 
 void made_source_init(made_source *out, const made_tensor *t, uint64_t number, uint64_t seed,
@@ -91,7 +107,7 @@ static void shape_block(const made_source *s, uint8_t *b) {
     }
     unsigned f = b[rule->d_at];
     store_u16(b + rule->d_at, s->d[f & 7] | (rule->d_sign && (f & 8) ? 0x8000u : 0u));
-    if (rule->m_at >= 0) store_u16(b + rule->m_at, s->m[f & 7]);
+    if (rule->m_at > 0) store_u16(b + rule->m_at, s->m[f & 7]);
     for (int i = rule->or_from; i < rule->or_to; i++)
         b[i] |= (uint8_t)rule->or_bits;
     for (int i = 2; i < 34 && s->tensor->type == QUANT_Q8_0; i++) {

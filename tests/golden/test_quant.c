@@ -244,8 +244,10 @@ static void fill_block(const filled_block *f, uint8_t *b, size_t n_bytes) {
     for (size_t i = 0; i < n_bytes; i++)
         b[i] = (uint8_t)(37 * i + 11);
     if (f->type == QUANT_MXFP4) b[0] = 127;
-    if (f->d_at >= 0) memcpy(b + f->d_at, "\x00\x38", 2);
-    if (f->dmin_at >= 0) memcpy(b + f->dmin_at, "\x00\x34", 2);
+    static const uint8_t half[2] = {0x00, 0x38};
+    static const uint8_t quarter[2] = {0x00, 0x34};
+    if (f->d_at >= 0) memcpy(b + f->d_at, half, 2);
+    if (f->dmin_at >= 0) memcpy(b + f->dmin_at, quarter, 2);
 }
 
 static void filled_blocks_have_the_computed_values(void **state) {

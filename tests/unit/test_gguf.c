@@ -355,20 +355,20 @@ static void the_worked_example_reads_as_described(void **state) {
 static void every_integer_width_reads_by_value(void **state) {
     (void)state;
     static const struct {
-        gguf_kind kind;
         uint64_t bits;
-        bool natural;
         int64_t value;
+        gguf_kind kind;
+        bool natural;
     } cases[] = {
-        {GGUF_U8, 0xFF, true, 255},
-        {GGUF_I8, 0xFF, false, -1},
-        {GGUF_U16, 0xFFFF, true, 65535},
-        {GGUF_I16, 0x8000, false, -32768},
-        {GGUF_U32, 0xFFFFFFFF, true, 4294967295},
-        {GGUF_I32, 0xFFFFFFFE, false, -2},
-        {GGUF_U64, INT64_MAX, true, INT64_MAX},
-        {GGUF_I64, UINT64_MAX, false, -1},
-        {GGUF_I64, 5, true, 5},
+        {0xFF, 255, GGUF_U8, true},
+        {0xFF, -1, GGUF_I8, false},
+        {0xFFFF, 65535, GGUF_U16, true},
+        {0x8000, -32768, GGUF_I16, false},
+        {0xFFFFFFFF, 4294967295, GGUF_U32, true},
+        {0xFFFFFFFE, -2, GGUF_I32, false},
+        {INT64_MAX, INT64_MAX, GGUF_U64, true},
+        {UINT64_MAX, -1, GGUF_I64, false},
+        {5, 5, GGUF_I64, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         gguf_key key = {.kind = cases[i].kind, .payload = &cases[i].bits};
@@ -570,7 +570,7 @@ static void scales_that_are_not_finite_are_named(void **state) {
         t.n_bytes = quant_traits_of(t.type_id)->block_bytes;
         error err;
         assert_int_equal(gguf_check_values(&t, &err), STATUS_OK);
-        memcpy(block + places[i].at, "\x00\xfe", 2); /* NaN */
+        block[places[i].at + 1] = 0xFE; /* NaN */
         assert_int_equal(gguf_check_values(&t, &err), STATUS_BAD_INPUT);
     }
 }
