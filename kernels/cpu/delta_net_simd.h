@@ -47,7 +47,8 @@ static void read_state(size_t dim, const float *k, const float *state, float *re
     }
 }
 
-/* state = decay * state + k d^T; out = state^T q */
+/* state = decay * state + k d^T; out = state^T q.  The state of the next head follows in
+ * memory and is fetched ahead: a decode step reads every state once, from far away. */
 static void update_state(size_t dim, const float *q, const float *k, const float *d,
                          float decay, float *state, float *out) {
     const v16 e = v_set(decay);
@@ -58,6 +59,9 @@ static void update_state(size_t dim, const float *q, const float *k, const float
             v16 sum = v_load(out + j);
             UNROLL
             for (size_t r = i; r < i + 4; r++) {
+                const uintptr_t ahead =
+                    (uintptr_t)(state + r * dim + j) + dim * dim * sizeof(float);
+                _mm_prefetch((const char *)ahead, _MM_HINT_T1);
                 const v16 s = v_fma(v_set(k[r]), delta, v_mul(e, v_load(state + r * dim + j)));
                 v_store(state + r * dim + j, s);
                 sum = v_fma(v_set(q[r]), s, sum);
