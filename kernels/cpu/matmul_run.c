@@ -33,7 +33,15 @@
 #define SCALAR_MACS_PER_NS 1u
 
 static const matmul_tier *tier_of(cpu_tier tier) {
-    return tier == CPU_AVX512 ? &matmul_tier_avx512 : &matmul_tier_scalar;
+    switch (tier) {
+    case CPU_AVX512:
+        return &matmul_tier_avx512;
+    case CPU_AVX2:
+        return &matmul_tier_avx2;
+    case CPU_SCALAR:
+        break;
+    }
+    return &matmul_tier_scalar;
 }
 
 static bool by_panels(const matmul_tier *tier, const matmul_job *job) {
