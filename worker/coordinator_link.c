@@ -3,9 +3,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/thread.h"
-#include "worker/flights.h"
-#include "worker/link_peer.h"
+#include "worker/link_requests.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,43 +21,7 @@ enum {
     LINGER_MS = 1000
 };
 
-struct coordinator_link {
-    const link_params *params;
-    exchange *x;
-    thread self;
-    error start_error;
-    void *context;
-    link_peer peers[LINK_MAX_COORDINATORS];
-    size_t n_peers;
-    flights flights;
-    wire_frame frame; /* what is being sent */
-    uint64_t instance;
-    uint64_t ram_mib;
-
-    bool loaded;
-    bool failed;
-    bool draining; /* by a coordinator's DRAIN */
-    bool stopping; /* by main's wish */
-    bool over;
-    uint64_t drain_until_ms; /* UINT64_MAX: without limit */
-    uint64_t over_at_ms;     /* after a failure */
-    engine_facts facts;
-    engine_stats stats;
-    uint32_t permille;
-    char reason[sizeof((error *)0)->text];
-};
-
 /* ---- what coordinators are told ---- */
-
-static wire_bytes text_of(const char *text) {
-    return wire_text(text, text == NULL ? 0 : strlen(text));
-}
-
-static wire_worker_state state_of(const coordinator_link *l) {
-    if (l->failed) return WIRE_FAILED;
-    if (l->stopping || l->draining) return WIRE_DRAINING;
-    return l->loaded ? WIRE_READY : WIRE_LOADING;
-}
 
 /* A rate that is not finite would make the whole message unsendable. */
 static double finite_or(double value, double otherwise) {
@@ -68,17 +30,17 @@ static double finite_or(double value, double otherwise) {
 
 static void send_hello(coordinator_link *l, link_peer *p, uint64_t now_ms) {
     const engine_facts *f = &l->facts;
-    const wire_model served = {.name = text_of(f->model),
-                               .hash = text_of(f->hash),
-                               .arch = text_of(f->arch),
-                               .numerics = text_of(f->numerics),
+    const wire_model served = {.name = link_text(f->model),
+                               .hash = link_text(f->hash),
+                               .arch = link_text(f->arch),
+                               .numerics = link_text(f->numerics),
                                .context_tokens = f->context_tokens};
     const wire_hello hello = {
-        .node = text_of(l->params->node),
+        .node = link_text(l->params->node),
         .instance = l->instance,
-        .build = text_of(l->params->build),
-        .profile = text_of(l->params->profile),
-        .backend = text_of(f->backend),
+        .build = link_text(l->params->build),
+        .profile = link_text(l->params->profile),
+        .backend = link_text(f->backend),
         .ram_mib = l->ram_mib,
         .slots = f->slots,
         .experts_total = f->experts_total,
@@ -98,8 +60,8 @@ static void send_beat(coordinator_link *l, link_peer *p, uint64_t now_ms) {
     const engine_stats *s = &l->stats;
     wire_beat beat = {
         .instance = l->instance,
-        .state = state_of(l),
-        .reason = text_of(l->reason),
+        .state = link_state(l),
+        .reason = link_text(l->reason),
         .loading_permille = l->loaded ? 1000 : l->permille,
         .engine_age_ms = now_ms > round_ms ? now_ms - round_ms : 0,
         .running = s->running,
@@ -127,7 +89,7 @@ static void beat_soon(coordinator_link *l, uint64_t now_ms) {
 /* Shares follow who is connected and who works; a changed grant is told at once. */
 static void grant_credit(coordinator_link *l, uint64_t now_ms) {
     credit_share shares[LINK_MAX_COORDINATORS] = {0};
-    bool takes_work = state_of(l) == WIRE_READY;
+    bool takes_work = link_state(l) == WIRE_READY;
     for (size_t i = 0; i < l->n_peers; i++) {
         link_peer *p = &l->peers[i];
         if (flights_of_peer(&l->flights, i) > 0) p->busy_ms = now_ms;
@@ -141,162 +103,6 @@ static void grant_credit(coordinator_link *l, uint64_t now_ms) {
         l->peers[i].grant = shares[i].grant;
         l->peers[i].beat_due_ms = now_ms;
     }
-}
-
-/* ---- requests ---- */
-
-/* The ring has a place for each flight's submit and cancel. */
-static void give_order(coordinator_link *l, order *o) {
-    CHECK(ring_push(&l->x->orders, o));
-}
-
-static void cancel_flight(coordinator_link *l, flight *f) {
-    if (f->cancelled) return;
-    order *o = calloc(1, sizeof *o);
-    if (o == NULL) {
-        log_error("cancel-not-given", "request=%llu no memory", (unsigned long long)f->request);
-        return;
-    }
-    f->cancelled = true;
-    o->kind = ORDER_CANCEL;
-    o->request = f->key;
-    o->epoch = f->epoch;
-    give_order(l, o);
-}
-
-static void drop_requests(coordinator_link *l, size_t peer, const char *why) {
-    size_t n = 0;
-    for (size_t i = 0; i < l->flights.n_places; i++) {
-        flight *f = &l->flights.places[i];
-        if (f->key == 0 || f->peer != peer || f->muted) continue;
-        f->muted = true;
-        cancel_flight(l, f);
-        n++;
-    }
-    peer_socket_drop_outbox(&l->peers[peer].socket);
-    if (n > 0) {
-        log_warn("requests-dropped", "address=%s n=%zu reason=%s", l->peers[peer].address, n,
-                 why);
-    }
-}
-
-/* False when the peer does not take it; its requests are then over. */
-static bool send_result(coordinator_link *l, size_t peer, const wire_message *m) {
-    error err;
-    status rc = wire_encode(&l->frame, m, &err);
-    if (rc == STATUS_OK) rc = peer_socket_send(&l->peers[peer].socket, &l->frame, &err);
-    if (rc == STATUS_OK) return true;
-    log_error("result-not-sent", "address=%s %s", l->peers[peer].address, err.text);
-    return false;
-}
-
-static bool send_error(coordinator_link *l, size_t peer, uint64_t request, uint64_t epoch,
-                       uint64_t http_status, const char *code, const char *text) {
-    const wire_message m = {.type = WIRE_ERROR,
-                            .error = {.request = request,
-                                      .epoch = epoch,
-                                      .http_status = http_status,
-                                      .code = text_of(code),
-                                      .text = text_of(text),
-                                      .retryable = true}};
-    return send_result(l, peer, &m);
-}
-
-/* The coordinator does not read: end its requests with what a free outbox can hold. */
-static void give_up_slow_peer(coordinator_link *l, size_t peer) {
-    peer_socket_drop_outbox(&l->peers[peer].socket);
-    for (size_t i = 0; i < l->flights.n_places; i++) {
-        const flight *f = &l->flights.places[i];
-        if (f->key == 0 || f->peer != peer || f->muted) continue;
-        (void)send_error(l, peer, f->request, f->epoch, 503, "coordinator_slow",
-                         "the coordinator does not take this worker's results");
-    }
-    for (size_t i = 0; i < l->flights.n_places; i++) {
-        flight *f = &l->flights.places[i];
-        if (f->key == 0 || f->peer != peer || f->muted) continue;
-        f->muted = true;
-        cancel_flight(l, f);
-    }
-}
-
-static const char *why_not_now(const coordinator_link *l, size_t peer, const char **code) {
-    switch (state_of(l)) {
-    case WIRE_LOADING:
-        *code = "loading";
-        return "the model is being loaded";
-    case WIRE_DRAINING:
-        *code = "draining";
-        return "this worker takes no new work";
-    case WIRE_FAILED:
-        *code = "engine_failed";
-        return "the engine has failed";
-    case WIRE_READY:
-        break;
-    }
-    *code = "busy";
-    if (flights_of_peer(&l->flights, peer) >= l->peers[peer].grant) {
-        return "over the credit that this worker granted";
-    }
-    return l->flights.n_used >= l->flights.n_places ? "all sequences are taken" : NULL;
-}
-
-/* Takes *frame over, which *m points into; either is released by the engine's loop. */
-static status start_flight(coordinator_link *l, size_t peer, wire_message *m,
-                           zmq_msg_t *frame) {
-    const wire_submit *s = &m->submit;
-    order *o = calloc(1, sizeof *o);
-    flight *f = o == NULL ? NULL : flights_add(&l->flights, peer, s->request, s->epoch);
-    if (f == NULL) {
-        free(o);
-        return STATUS_NO_MEMORY;
-    }
-    o->kind = ORDER_SUBMIT;
-    o->request = f->key;
-    o->epoch = f->epoch;
-    /* A short ZeroMQ message holds its bytes inside itself: moving it moves them, and what was
-     * decoded must be decoded again where they now stand. */
-    (void)zmq_msg_init(&o->frame);
-    (void)zmq_msg_move(&o->frame, frame);
-    wire_release(m);
-    memset(m, 0, sizeof *m);
-    status rc =
-        wire_decode(&o->message, zmq_msg_data(&o->frame), zmq_msg_size(&o->frame), NULL);
-    if (rc != STATUS_OK) {
-        flights_end(&l->flights, f);
-        order_free(o);
-        return rc;
-    }
-    give_order(l, o);
-    return STATUS_OK;
-}
-
-static void take_submit(coordinator_link *l, size_t peer, wire_message *m, zmq_msg_t *frame) {
-    const uint64_t request = m->submit.request, epoch = m->submit.epoch;
-    if (request == 0) { /* an ERROR of request 0 would mean the peer itself */
-        log_warn("submit-without-number", "address=%s", l->peers[peer].address);
-        return;
-    }
-    if (flights_is_stale(&l->flights, peer, request, epoch)) {
-        log_info("stale-submit", "request=%llu epoch=%llu", (unsigned long long)request,
-                 (unsigned long long)epoch);
-        return;
-    }
-    flight *older = flights_by_request(&l->flights, peer, request);
-    if (older != NULL) {
-        older->muted = true;
-        cancel_flight(l, older);
-    }
-    const char *code = NULL;
-    const char *why = why_not_now(l, peer, &code);
-    if (why == NULL && start_flight(l, peer, m, frame) != STATUS_OK) why = "no memory";
-    if (why != NULL && !send_error(l, peer, request, epoch, 503, code, why)) {
-        give_up_slow_peer(l, peer);
-    }
-}
-
-static void take_cancel(coordinator_link *l, size_t peer, const wire_cancel *c) {
-    flight *f = flights_by_request(&l->flights, peer, c->request);
-    if (f != NULL && c->epoch >= f->epoch) cancel_flight(l, f);
 }
 
 static void take_drain(coordinator_link *l, const wire_drain *d, uint64_t now_ms) {
@@ -318,17 +124,17 @@ static void take_message(coordinator_link *l, size_t i, wire_message *m, zmq_msg
     switch (m->type) {
     case WIRE_WELCOME:
         if (link_peer_welcome(p, &m->welcome, now_ms)) {
-            drop_requests(l, i, "the coordinator has started anew");
+            link_drop_requests(l, i, "the coordinator has started anew");
             flights_forget(&l->flights, i);
         }
         p->socket.hold = false;
         peer_socket_flush(&p->socket);
         break;
     case WIRE_SUBMIT:
-        take_submit(l, i, m, frame);
+        link_take_submit(l, i, m, frame);
         break;
     case WIRE_CANCEL:
-        take_cancel(l, i, &m->cancel);
+        link_take_cancel(l, i, &m->cancel);
         break;
     case WIRE_DRAIN:
         take_drain(l, &m->drain, now_ms);
@@ -377,38 +183,6 @@ static void tell_main(coordinator_link *l, notice_kind kind, const char *text) {
     CHECK(ring_push(&l->x->notices, n)); /* three in a life */
 }
 
-static void pass_result(coordinator_link *l, wire_message *m) {
-    /* request is the first field of all three. */
-    uint64_t key = m->type == WIRE_TOKENS ? m->tokens.request
-                   : m->type == WIRE_DONE ? m->done.request
-                                          : m->error.request;
-    flight *f = flights_by_key(&l->flights, key);
-    if (f == NULL) return;
-    bool ends = m->type != WIRE_TOKENS;
-    if (m->type == WIRE_TOKENS) {
-        m->tokens.request = f->request;
-        m->tokens.epoch = f->epoch;
-        m->tokens.number = f->next_number++;
-    } else if (m->type == WIRE_DONE) {
-        m->done.request = f->request;
-        m->done.epoch = f->epoch;
-        m->done.number = f->next_number;
-    } else {
-        m->error.request = f->request;
-        m->error.epoch = f->epoch;
-        if (f->cut) {
-            m->error.http_status = 503;
-            m->error.code = text_of("draining");
-            m->error.text = text_of("this worker stops; the drain limit is over");
-            m->error.retryable = true;
-        }
-    }
-    size_t peer = f->peer;
-    bool wanted = !f->muted;
-    if (ends) flights_end(&l->flights, f);
-    if (wanted && !send_result(l, peer, m)) give_up_slow_peer(l, peer);
-}
-
 static void take_failure(coordinator_link *l, const error *e, uint64_t now_ms) {
     log_error("engine-failed", "%s", e->text);
     l->failed = true;
@@ -417,7 +191,8 @@ static void take_failure(coordinator_link *l, const error *e, uint64_t now_ms) {
         flight *f = &l->flights.places[i];
         if (f->key == 0) continue;
         if (!f->muted) {
-            (void)send_error(l, f->peer, f->request, f->epoch, 503, "engine_failed", e->text);
+            (void)link_send_error(l, f->peer, f->request, f->epoch, 503, "engine_failed",
+                                  e->text);
         }
         flights_end(&l->flights, f);
     }
@@ -444,7 +219,7 @@ static void take_report(coordinator_link *l, report *r, uint64_t now_ms) {
         l->stats = r->stats;
         break;
     case REPORT_MESSAGE:
-        pass_result(l, &r->message);
+        link_pass_result(l, &r->message);
         break;
     case REPORT_FAILED:
         take_failure(l, &r->failed, now_ms);
@@ -496,7 +271,7 @@ static void keep_time(coordinator_link *l, uint64_t now_ms) {
             flight *f = &l->flights.places[i];
             if (f->key == 0 || f->cancelled) continue;
             f->cut = true;
-            cancel_flight(l, f);
+            link_cancel(l, f);
         }
     }
     if (!l->stopping) return;
@@ -511,7 +286,7 @@ static void serve_peer(coordinator_link *l, size_t i, uint64_t now_ms) {
     peer_socket_flush(&p->socket);
     if (!p->up && p->down_since_ms != LINK_NEVER_MS &&
         now_ms - p->down_since_ms >= l->params->grace_ms) {
-        drop_requests(l, i, "the coordinator is gone");
+        link_drop_requests(l, i, "the coordinator is gone");
     }
 }
 
@@ -588,7 +363,7 @@ static status build(coordinator_link *l) {
 
 static void say_bye(coordinator_link *l) {
     const wire_message m = {.type = WIRE_BYE,
-                            .bye = {.instance = l->instance, .reason = text_of(l->reason)}};
+                            .bye = {.instance = l->instance, .reason = link_text(l->reason)}};
     for (size_t i = 0; i < l->n_peers; i++) {
         if (l->peers[i].up && wire_encode(&l->frame, &m, NULL) == STATUS_OK) {
             (void)peer_socket_try(&l->peers[i].socket, &l->frame);
@@ -607,7 +382,7 @@ static void tear_down(coordinator_link *l, int linger_ms) {
 static void stop_engine(coordinator_link *l) {
     static order stop = {.kind = ORDER_STOP};
     atomic_store(&l->x->link_gone, true);
-    give_order(l, &stop);
+    CHECK(ring_push(&l->x->orders, &stop)); /* there is a place for it */
 }
 
 static void link_body(void *argument) {

@@ -31,6 +31,8 @@ typedef struct node {
     engine_loop *loop;
 } node;
 
+static uint64_t grace_ms;
+
 static status prepare(void *context, engine_params *out, error *err) {
     (void)context, (void)err;
     out->model_path = "models/double.gguf";
@@ -50,7 +52,7 @@ static void node_start(node *n, const char *first, const char *second) {
                                    .security = &n->security,
                                    .max_sequences = SEQUENCES,
                                    .queue = QUEUE,
-                                   .grace_ms = GRACE_MS,
+                                   .grace_ms = grace_ms,
                                    .drain_limit_ms = 10000};
     n->loop_params = (engine_loop_params){.prepare = prepare, .measure_ms = 10};
     error err;
@@ -101,6 +103,7 @@ static char address[128];
 static int begin_test(void **state) {
     (void)state;
     engine_double_reset();
+    grace_ms = GRACE_MS;
     return 0;
 }
 
@@ -324,8 +327,8 @@ static void a_short_break_of_the_connection_loses_nothing(void **state) {
     (void)state;
     router_open(&r, NULL);
     memcpy(address, r.address, sizeof address);
+    grace_ms = 60000;
     node_start(&n, address, NULL);
-    n.link_params.grace_ms = 60000;
     router_until_ready(&r, 1);
     router_submit(&r, 1, 1, "hold");
     wait_until(&double_engine.n_running, 1);
