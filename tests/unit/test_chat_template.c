@@ -116,15 +116,15 @@ static void template_sets_no_bound_inside_a_word(void **state) {
 static void template_style_decides_what_absent_thinking_means(void **state) {
     (void)state;
     static const struct {
-        chat_style style;
         const char *kwargs, *end;
+        chat_style style;
         bool opens;
     } cases[] = {
-        {CHAT_THINK, "{}", "<think>\n", true},
-        {CHAT_THINK, "{\"enable_thinking\":false}", "<think>\n\n</think>\n\n", false},
-        {CHAT_THINK, "{\"enable_thinking\":null}", "<think>\n", true},
-        {CHAT_NOTHINK, "{}", "<think>\n\n</think>\n\n", false},
-        {CHAT_NOTHINK, "{\"enable_thinking\":true}", "<think>\n", true},
+        {"{}", "<think>\n", CHAT_THINK, true},
+        {"{\"enable_thinking\":false}", "<think>\n\n</think>\n\n", CHAT_THINK, false},
+        {"{\"enable_thinking\":null}", "<think>\n", CHAT_THINK, true},
+        {"{}", "<think>\n\n</think>\n\n", CHAT_NOTHINK, false},
+        {"{\"enable_thinking\":true}", "<think>\n", CHAT_NOTHINK, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_text json = {0};

@@ -209,7 +209,7 @@ static size_t reference_merge(const char *text, size_t length, int32_t *ids) {
     char tokens[128][16];
     size_t n = length;
     for (size_t i = 0; i < n; i++) {
-        ids[i] = text[i];
+        ids[i] = (unsigned char)text[i];
         (void)snprintf(tokens[i], sizeof tokens[i], "%c", text[i]);
     }
     for (;;) {

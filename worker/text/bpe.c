@@ -162,7 +162,8 @@ static status encode_short(const bpe *b, const char *piece, size_t length, token
         memmove(ids + best + 1, ids + best + 2, (n - best - 2) * sizeof ids[0]);
         n--;
         if (best + 1 < n) {
-            memmove(pairs + best + 1, pairs + best + 2, (n - best - 2) * sizeof pairs[0]);
+            for (size_t i = best + 1; i + 1 < n; i++)
+                pairs[i] = pairs[i + 1];
             pairs[best] = find_merge(b, ids[best], ids[best + 1]);
         }
         if (best > 0) pairs[best - 1] = find_merge(b, ids[best - 1], ids[best]);
