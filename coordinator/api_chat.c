@@ -206,7 +206,7 @@ static void start(coordinator *c, http_exchange *x, chat_params *p) {
     t->r = r;
     if (request_submit(c, r, &failure) == STATUS_OK) return;
     t->r = NULL;
-    request_free(r);
+    request_discard(r);
     metric_add(c->counters.refused, 1);
     api_count_reply(c, failure.http_status);
     log_info("request-refused", "request=%s status=%u code=%s", http_request_id(x),

@@ -17,7 +17,7 @@ int command_keygen(int argc, char *argv[]) {
         (void)fprintf(stderr, "siliceo-coordinator: this ZeroMQ has no CURVE\n");
         return 1;
     }
-    (void)printf("public %s\nsecret %s\n", public_key, secret_key);
+    (void)printf("# public key: %s\n%s\n", public_key, secret_key);
     explicit_bzero(secret_key, sizeof secret_key);
     return 0;
 }

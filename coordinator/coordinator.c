@@ -60,10 +60,9 @@ static void on_hello(coordinator *c, const worker_peer *peer, const wire_hello *
     status rc = node_table_hello(&c->nodes, peer->identity, peer->n_identity, peer->fd, hello,
                                  clock_monotonic_ms(), &n, &err);
     if (rc != STATUS_OK) {
-        bool retryable = rc != STATUS_BAD_INPUT;
-        refuse(c, peer, retryable ? 503 : 400, retryable ? "name_taken" : "bad_hello",
-               retryable, err.text);
         log_warn("node-refused", "error=\"%s\"", err.text);
+        /* Unanswered, it asks again soon: the one that has the name may just have died. */
+        if (rc != STATUS_UNAVAILABLE) refuse(c, peer, 400, "bad_hello", false, err.text);
         return;
     }
     log_info("node-hello", "node=%s build=%s backend=%s models=%zu credit=%llu", n->name,
@@ -106,8 +105,7 @@ static void on_message(void *context, const worker_peer *peer, const wire_messag
     }
     node *n = node_table_by_identity(&c->nodes, peer->identity, peer->n_identity);
     if (n == NULL) {
-        /* We were restarted, or have forgotten it. */
-        refuse(c, peer, 409, "hello_first", true, "say HELLO first");
+        /* We have forgotten it: a worker whose beats stay without answer says HELLO again. */
         return;
     }
     node_table_heard(&c->nodes, n, peer->fd, clock_monotonic_ms());
@@ -128,8 +126,11 @@ static void on_message(void *context, const worker_peer *peer, const wire_messag
 static void on_garbage(void *context, const worker_peer *peer, const char *why) {
     coordinator *c = context;
     metric_add(c->counters.garbage, 1);
-    log_warn("mesh-garbage", "error=\"%s\"", why);
-    refuse(c, peer, 400, "bad_message", false, why);
+    node *n = node_table_by_identity(&c->nodes, peer->identity, peer->n_identity);
+    log_warn("mesh-garbage", "node=%s error=\"%s\"", n != NULL ? n->name : "-", why);
+    /* A stranger learns what is wrong with it, such as another version; a node is not
+     * sent away for one bad frame, whose loss shows as a gap. */
+    if (n == NULL) refuse(c, peer, 400, "bad_message", false, why);
 }
 
 static void on_disconnect(void *context, int fd) {

@@ -3,9 +3,11 @@
 #include "common/log.h"
 #include "common/thread.h"
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <zmq.h>
 
 enum { KEY_TEXT = 40, KEY_BYTES = 32, NAME_SIZE = 129, MAX_ALLOWED = 10000 };
@@ -21,9 +23,10 @@ struct mesh_keys {
     size_t n_list;
 };
 
-/* Two words of a line; a comment or blank line gives n = 0. */
+/* The words of a line; a comment or blank line gives n = 0.  '#' may stand in a key. */
 static int split(char *line, char *words[3]) {
-    line[strcspn(line, "#\r\n")] = '\0';
+    line[strcspn(line, "\r\n")] = '\0';
+    if (line[0] == '#' && (line[1] == ' ' || line[1] == '\0')) return 0;
     int n = 0;
     char *rest = NULL;
     for (char *word = strtok_r(line, " \t", &rest); word != NULL && n < 3;
@@ -36,14 +39,14 @@ static int split(char *line, char *words[3]) {
 static status take_secret(mesh_keys *keys, const char *path, int number, char *words[3], int n,
                           error *err) {
     unsigned char raw[KEY_BYTES];
-    if (n != 2 || strlen(words[1]) != KEY_TEXT || zmq_z85_decode(raw, words[1]) == NULL) {
-        return error_set(
-            err, STATUS_BAD_INPUT,
-            "%s:%d: expected `public KEY` or `secret KEY` with 40 characters of Z85", path,
-            number);
+    bool ok = n == 1 && keys->secret[0] == '\0' && strlen(words[0]) == KEY_TEXT &&
+              zmq_z85_decode(raw, words[0]) != NULL;
+    explicit_bzero(raw, sizeof raw);
+    if (!ok) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "%s:%d: expected one secret key, 40 characters of Z85", path, number);
     }
-    if (strcmp(words[0], "secret") == 0) memcpy(keys->secret, words[1], KEY_TEXT + 1);
-    memset(raw, 0, sizeof raw);
+    memcpy(keys->secret, words[0], KEY_TEXT + 1);
     return STATUS_OK;
 }
 
@@ -64,12 +67,19 @@ static status take_allowed(mesh_keys *keys, const char *path, int number, char *
     return STATUS_OK;
 }
 
-static status read_lines(mesh_keys *keys, const char *path,
+static status read_lines(mesh_keys *keys, const char *path, bool secret,
                          status (*take)(mesh_keys *, const char *, int, char *[3], int,
                                         error *),
                          error *err) {
     FILE *file = fopen(path, "re");
     if (file == NULL) return error_set_errno(err, STATUS_IO, errno, "%s", path);
+    struct stat info;
+    if (secret && fstat(fileno(file), &info) == 0 && (info.st_mode & S_IRWXO) != 0) {
+        (void)fclose(file);
+        return error_set(err, STATUS_BAD_INPUT,
+                         "%s: mode %03o lets others read a secret key; chmod 600 it", path,
+                         (unsigned)(info.st_mode & 0777));
+    }
     char line[400];
     status rc = STATUS_OK;
     for (int number = 1; rc == STATUS_OK && fgets(line, sizeof line, file) != NULL; number++) {
@@ -77,7 +87,7 @@ static status read_lines(mesh_keys *keys, const char *path,
         int n = split(line, words);
         if (n > 0) rc = take(keys, path, number, words, n, err);
     }
-    memset(line, 0, sizeof line);
+    explicit_bzero(line, sizeof line);
     (void)fclose(file);
     return rc;
 }
@@ -87,11 +97,11 @@ status mesh_keys_read(mesh_keys **out, const char *secret_file, const char *allo
     *out = NULL;
     mesh_keys *keys = calloc(1, sizeof *keys);
     if (keys == NULL) return error_set(err, STATUS_NO_MEMORY, "mesh: no memory");
-    status rc = read_lines(keys, secret_file, take_secret, err);
+    status rc = read_lines(keys, secret_file, true, take_secret, err);
     if (rc == STATUS_OK && keys->secret[0] == '\0') {
-        rc = error_set(err, STATUS_BAD_INPUT, "%s: no line `secret KEY`", secret_file);
+        rc = error_set(err, STATUS_BAD_INPUT, "%s: holds no key", secret_file);
     }
-    if (rc == STATUS_OK) rc = read_lines(keys, allow_file, take_allowed, err);
+    if (rc == STATUS_OK) rc = read_lines(keys, allow_file, false, take_allowed, err);
     if (rc != STATUS_OK) {
         mesh_keys_free(keys);
         return rc;

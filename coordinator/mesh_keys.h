@@ -1,9 +1,10 @@
 /* mesh_keys.h - CURVE keys of the mesh, the list of nodes that may connect, and the gate (ZAP).
  *
- * A key file holds lines `public KEY` and `secret KEY` (Z85, 40 characters), as
- * `siliceo-coordinator keygen` writes them.  The allow-list holds a line
- * `KEY NODE-NAME` for each node; the name binds: a HELLO with another is refused.
- * '#' begins a comment in both.  Keys are never logged.
+ * A key file holds the secret key (Z85, 40 characters) on a line of its own, as
+ * `siliceo-coordinator keygen` writes it, and must not be readable by others.  The
+ * allow-list holds a line `PUBLIC-KEY NODE-NAME` for each node; the name binds: a
+ * HELLO with another is refused.
+ * A line that begins with "# " is a comment in both.  Keys are never logged.
  */
 #ifndef SILICEO_COORDINATOR_MESH_KEYS_H
 #define SILICEO_COORDINATOR_MESH_KEYS_H

@@ -193,6 +193,8 @@ static void take_profile(node *n, const wire_hello *hello) {
     n->credit = hello->credit;
 }
 
+enum { RIVAL_TRIES = 4 };
+
 /* Another process under a known name: take over only from one that is not alive. */
 static status replace_process(node_table *t, node *n, const wire_hello *hello, uint64_t now_ms,
                               error *err) {

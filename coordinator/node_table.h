@@ -62,6 +62,8 @@ typedef struct node {
     size_t n_identity;
     int fd; /* of the connection, to know its end; -1 */
     uint64_t instance;
+    uint64_t rival; /* instance of another process that wants the name */
+    uint32_t rival_tries;
     uint64_t vram_mib, ram_mib, slots, experts_total, threads, max_sequences;
     node_model *models;
     size_t n_models;
@@ -102,8 +104,9 @@ typedef struct node_table {
 
 void node_table_release(node_table *t);
 
-/* A HELLO came over this identity.  STATUS_UNAVAILABLE: another live process has
- * the name.  *out is the node, its state judged. */
+/* A HELLO came over this identity.  STATUS_UNAVAILABLE: another process has
+ * the name and was alive a moment ago (STATUS_BAD_INPUT once that has been so for
+ * several tries).  *out is the node, its state judged. */
 status node_table_hello(node_table *t, const void *identity, size_t n_identity, int fd,
                         const wire_hello *hello, uint64_t now_ms, node **out, error *err);
 void node_table_beat(node_table *t, node *n, const wire_beat *beat, uint64_t now_ms);

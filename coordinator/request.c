@@ -42,7 +42,7 @@ request *request_new(const request_sink *sink) {
     return r;
 }
 
-void request_free(request *r) {
+void request_discard(request *r) {
     if (r == NULL) return;
     free(r->body);
     free(r);
@@ -95,7 +95,7 @@ static void forget(coordinator *c, request *r) {
     admission_remove(&c->queue, r);
     detach(c, r);
     table_remove(c, r);
-    request_free(r);
+    request_discard(r);
 }
 
 static void send_cancel(coordinator *c, const request *r) {
@@ -137,7 +137,7 @@ static void fail(coordinator *c, request *r, const request_failure *failure) {
     detach(c, r);
     table_remove(c, r);
     r->sink.on_error(r->sink.context, r, &copy);
-    request_free(r);
+    request_discard(r);
 }
 
 /* Another node, if the client has seen nothing and there is one; otherwise the end. */
@@ -337,7 +337,7 @@ void request_on_done(coordinator *c, node *n, const wire_done *done) {
     table_remove(c, r);
     r->node = n; /* for the owner's account; it holds no place there any more */
     sink.on_done(sink.context, r, done);
-    request_free(r);
+    request_discard(r);
 }
 
 static void copy_bytes(char *out, size_t cap, wire_bytes text) {

@@ -94,7 +94,7 @@ struct request {
 /* A zeroed request with its sink; the caller fills in the rest.  NULL without memory. */
 request *request_new(const request_sink *sink);
 /* Of one that was never submitted. */
-void request_free(request *r);
+void request_discard(request *r);
 
 /* Queue it and place what can be placed.  STATUS_OK: the sink will hear of it.
  * Otherwise failure says why (unknown model, no live node, queue full) and r is

@@ -83,9 +83,9 @@ static void add_text(const token_stream *ts, const wire_tokens *tokens, json_tex
     json_text_string(out, tokens->text.bytes, tokens->text.length);
     ADD_LITERAL(out, "},");
     if (tokens->logprobs.length > 0) {
-        ADD_LITERAL(out, "\"logprobs\":{\"content\":[");
+        ADD_LITERAL(out, "\"logprobs\":{\"content\":");
         json_text_add(out, tokens->logprobs.bytes, tokens->logprobs.length);
-        ADD_LITERAL(out, "]},");
+        ADD_LITERAL(out, "},");
     }
     ADD_LITERAL(out, "\"finish_reason\":null}]}\n\n");
 }
@@ -127,7 +127,7 @@ static void gather(token_choice *choice, const wire_tokens *tokens) {
     if (tokens->text.length > 0) json_text_add(into, tokens->text.bytes, tokens->text.length);
     if (tokens->logprobs.length > 0) {
         if (choice->logprobs.length > 0) ADD_LITERAL(&choice->logprobs, ",");
-        json_text_add(&choice->logprobs, tokens->logprobs.bytes, tokens->logprobs.length);
+        json_text_add(&choice->logprobs, tokens->logprobs.bytes + 1, tokens->logprobs.length - 2);
     }
 }
 
@@ -140,6 +140,11 @@ status token_stream_add(token_stream *ts, const wire_tokens *tokens, json_text *
     if (tokens->channel != WIRE_CONTENT && tokens->channel != WIRE_REASONING) {
         return error_set(err, STATUS_BAD_INPUT, "tokens.channel: %d was not asked for",
                          (int)tokens->channel);
+    }
+    const wire_bytes *logprobs = &tokens->logprobs;
+    if (logprobs->length > 0 && (logprobs->length < 2 || logprobs->bytes[0] != '[' ||
+                                 logprobs->bytes[logprobs->length - 1] != ']')) {
+        return error_set(err, STATUS_BAD_INPUT, "tokens.logprobs: is no JSON array");
     }
     token_choice *choice = &ts->choices[tokens->choice];
     if (choice->finish != WIRE_FINISH_NONE) {

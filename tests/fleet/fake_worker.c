@@ -202,7 +202,6 @@ static void on_message(fake *f, const wire_message *m) {
         f->last_ack = m->ack.number;
     else if (m->type == WIRE_ERROR && m->error.request == 0) {
         say("refused", f, 0);
-        if (m->error.retryable) send_hello(f);
     }
 }
 
@@ -301,11 +300,11 @@ static void use_curve(void *socket) {
     FILE *file = fopen(set.secret_file, "re");
     char line[100], public_key[41] = "", secret_key[41] = "";
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        (void)sscanf(line, "public %40s", public_key);
-        (void)sscanf(line, "secret %40s", secret_key);
+        if (line[0] != '#' || line[1] != ' ') (void)sscanf(line, "%40s", secret_key);
     }
     if (file != NULL) (void)fclose(file);
-    if (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, set.curve, 41) != 0 ||
+    if (zmq_curve_public(public_key, secret_key) != 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, set.curve, 41) != 0 ||
         zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, public_key, 41) != 0 ||
         zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, secret_key, 41) != 0) {
         (void)fprintf(stderr, "fake_worker: bad keys\n");

@@ -1,0 +1,108 @@
+// rig.mjs - a real coordinator process with fake workers and raw HTTP, for the fault tests.
+import http from 'node:http';
+import net from 'node:net';
+import { start, startCoordinator, stop, until } from '../clients/fleet.mjs';
+
+// Durations scaled down, so that the same rules run in a short time.
+export const quick = ['--mesh-beat-s', '0.1', '--node-suspect-s', '0.5', '--node-down-s', '1.5', '--node-reconnect-s', '0.5', '--limit-cancel-s', '2',
+    '--log-level', 'debug'];
+
+export class Rig {
+    fakes = [];
+    static async open(coordinatorArgs = [], fakes = []) {
+        const rig = new Rig();
+        rig.coordinator = await startCoordinator([...quick, ...coordinatorArgs]);
+        rig.log = '';
+        rig.coordinator.child.stderr.on('data', (data) => { rig.log += data; });
+        rig.url = rig.coordinator.url;
+        [rig.host, rig.port] = [new URL(rig.url).hostname, Number(new URL(rig.url).port)];
+        for (const [name, ...args] of fakes) await rig.add(name, ...args);
+        return rig;
+    }
+    // A fake worker; resolves when the coordinator has it in state `state`.
+    async add(name, ...args) {
+        const state = args.includes('load') ? 'loading' : 'ready';
+        const fake = await start('tests/fleet/fake_worker', ['--coordinator', this.coordinator.mesh, '--name', name, ...args], /"event":"welcome"/);
+        fake.events = [];
+        fake.child.stdout.on('data', (data) => {
+            fake.pending = (fake.pending ?? '') + data;
+            const lines = fake.pending.split('\n');
+            fake.pending = lines.pop();
+            for (const line of lines) fake.events.push(JSON.parse(line));
+        });
+        fake.nodeName = name;
+        this.fakes.push(fake);
+        await until(async () => (await this.nodes()).some((n) => (n.name === name || n.name.startsWith(name + '-')) && n.state === state), `${name} ${state}`);
+        return fake;
+    }
+    fake(name) { return this.fakes.find((f) => f.nodeName === name); }
+    async status() { return (await fetch(this.url + '/status')).json(); }
+    async nodes() { return (await this.status()).nodes; }
+    async node(name) { return (await this.nodes()).find((n) => n.name === name); }
+    async metric(name) {
+        const text = await (await fetch(this.url + '/metrics')).text();
+        const line = text.split('\n').find((l) => l.startsWith(name + ' ') || l.startsWith(name + '{'));
+        return line === undefined ? undefined : Number(line.split(' ').at(-1));
+    }
+    // Every counter of what is under way back to zero.
+    idle(limitMs = 15000) {
+        let last;
+        return until(async () => {
+            last = await this.status();
+            const r = last.requests;
+            if (r.running < 0 || r.waiting < 0) throw new Error('a negative counter');
+            return r.running === 0 && r.waiting === 0 && r.cancelling === 0 && last.http.exchanges === 1 &&
+                last.nodes.every((n) => n.running === 0 && n.waiting === 0 && (n.state !== 'ready' || n.beat.running === 0));
+        }, 'idle', limitMs).catch((e) => { throw new Error(`${e.message}: ${JSON.stringify(last)}`); });
+    }
+    async close() {
+        for (const fake of this.fakes) await stop(fake, 'SIGKILL');
+        const { code } = await stop(this.coordinator);
+        if (code !== 0) throw new Error(`the coordinator ended with ${code}\n${this.log}`);
+    }
+}
+
+export const body = (more = {}) => ({ model: 'fake-model', messages: [{ role: 'user', content: 'hello' }], ...more });
+
+// POST and read the whole reply.
+export async function ask(url, request, headers = {}) {
+    const reply = await fetch(url + '/v1/chat/completions', { method: 'POST', headers: { 'content-type': 'application/json', ...headers },
+        body: typeof request === 'string' ? request : JSON.stringify(request) });
+    const text = await reply.text();
+    let json = null;
+    try { json = JSON.parse(text); } catch { /* a stream */ }
+    return { status: reply.status, headers: reply.headers, text, json, node: reply.headers.get('x-siliceo-node') };
+}
+
+// The data events of a stream; the last element is '[DONE]' when it ended well.
+export function events(text) {
+    return text.split('\n\n').filter((e) => e.startsWith('data: ')).map((e) => (e === 'data: [DONE]' ? '[DONE]' : JSON.parse(e.slice(6))));
+}
+export const content = (list) => list.filter((e) => e !== '[DONE]').map((e) => e.choices?.[0]?.delta?.content ?? '').join('');
+
+// A request on a socket of its own, with the means to leave in every way.
+export function open(rig, request, path = '/v1/chat/completions') {
+    const text = JSON.stringify(request);
+    const socket = net.connect(rig.port, rig.host);
+    const opened = { socket, text: '', closed: false };
+    socket.on('data', (data) => { opened.text += data; });
+    socket.on('close', () => { opened.closed = true; });
+    socket.on('error', () => {});
+    socket.write(`POST ${path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(text)}\r\n\r\n${text}`);
+    return opened;
+}
+
+// Raw bytes in, whatever comes back until the connection ends or `done` is satisfied.
+export function raw(rig, bytes, { done = () => false, limitMs = 10000 } = {}) {
+    return new Promise((resolve) => {
+        const socket = net.connect(rig.port, rig.host);
+        let text = '';
+        const timer = setTimeout(() => socket.destroy(), limitMs);
+        socket.on('data', (data) => { text += data; if (done(text)) socket.destroy(); });
+        socket.on('error', () => {});
+        socket.on('close', () => { clearTimeout(timer); resolve(text); });
+        socket.write(bytes);
+    });
+}
+
+export { http, net, stop, until };
