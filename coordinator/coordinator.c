@@ -16,7 +16,7 @@
 
 /* Keys of the outer epoll; those with HTTP_EVENT_BIT are the HTTP server's. */
 enum { EVENT_MESH = 1, EVENT_MONITOR, EVENT_SIGNAL };
-enum { TICK_MS = 50, DRAIN_BATCH = 512, MAX_EVENTS = 256 };
+enum { TICK_MS = 50, DRAIN_BATCH = 512, MAX_EVENTS = 256, GOODBYE_MS = 1000 };
 
 /* ------------------------------------------------------------ the mesh's messages */
 
@@ -313,6 +313,19 @@ static void handle_events(coordinator *c, const struct epoll_event *events, int 
     }
 }
 
+/* What still runs fails, and its clients get a moment to be told. */
+static void say_goodbye(coordinator *c) {
+    struct epoll_event events[MAX_EVENTS];
+    uint64_t until_ms = clock_monotonic_ms() + GOODBYE_MS;
+    request_fail_all(c, "the coordinator is shutting down");
+    do {
+        http_server_run(c->http);
+        int n = epoll_wait(c->epoll, events, MAX_EVENTS, 5);
+        handle_events(c, events, n);
+        (void)worker_link_drain(c->link, DRAIN_BATCH);
+    } while (c->chats != NULL && clock_monotonic_ms() < until_ms);
+}
+
 int coordinator_run(coordinator *c) {
     struct epoll_event events[MAX_EVENTS];
     uint64_t next_tick_ms = clock_monotonic_ms();
@@ -331,8 +344,7 @@ int coordinator_run(coordinator *c) {
         if (c->dispatch_due) dispatch_run(c);
         http_server_run(c->http);
     }
-    request_fail_all(c, "the coordinator is shutting down");
-    http_server_run(c->http);
+    say_goodbye(c);
     log_info("stopped", "uptime_s=%llu",
              (unsigned long long)(clock_wall_ms() - c->started_wall_ms) / 1000);
     return 0;

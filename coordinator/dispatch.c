@@ -17,8 +17,7 @@ static double output_tokens(const request *r, const node_model *m) {
     return r->max_output > 0 && r->max_output < expected ? r->max_output : expected;
 }
 
-/* Could this node ever be the one?  A request with a prompt that is clearly too
- * long for a node is kept from it; near the limit the node's word counts. */
+/* Could this node ever be the one? */
 static node_model *fitting_model(const request *r, node *n) {
     node_model *m = node_find_model(n, r->model);
     if (m == NULL || request_has_tried(r, n)) return NULL;
@@ -82,14 +81,14 @@ static void snapshot_release(snapshot *s) {
     free(s->finishes);
 }
 
-static bool takes_work(const node *n, bool last_resort) {
-    return n->state == NODE_READY || (last_resort && n->state == NODE_QUARANTINED);
+static bool takes_work(const node *n) {
+    return n->state == NODE_READY || n->state == NODE_QUARANTINED;
 }
 
-static size_t count_nodes(const coordinator *c, bool last_resort, size_t *n_in_flight) {
+static size_t count_nodes(const coordinator *c, size_t *n_in_flight) {
     size_t count = 0;
     for (node *n = c->nodes.first; n != NULL; n = n->next) {
-        if (!takes_work(n, last_resort)) continue;
+        if (!takes_work(n)) continue;
         count++;
         *n_in_flight += n->in_flight;
     }
@@ -109,16 +108,11 @@ static void fill_view(snapshot *s, node *n, double *finish, size_t cap, uint64_t
     if (v->places > n->in_flight) s->n_free += v->places - n->in_flight;
 }
 
-/* The nodes that take work; quarantined ones only when there is no other. */
+/* The nodes that take work, and quarantined ones for requests that have no other. */
 static bool snapshot_take(snapshot *s, const coordinator *c, uint64_t now_ns) {
     memset(s, 0, sizeof *s);
     size_t n_in_flight = 0;
-    bool last_resort = false;
-    size_t n = count_nodes(c, false, &n_in_flight);
-    if (n == 0) {
-        last_resort = true;
-        n = count_nodes(c, true, &n_in_flight);
-    }
+    size_t n = count_nodes(c, &n_in_flight);
     if (n == 0) return false;
     size_t planned = c->queue.n_waiting < MAX_PLANNED ? c->queue.n_waiting : MAX_PLANNED;
     s->nodes = calloc(n, sizeof *s->nodes);
@@ -129,7 +123,7 @@ static bool snapshot_take(snapshot *s, const coordinator *c, uint64_t now_ns) {
         return false;
     double *at = s->finishes;
     for (node *i = c->nodes.first; i != NULL; i = i->next) {
-        if (!takes_work(i, last_resort)) continue;
+        if (!takes_work(i)) continue;
         fill_view(s, i, at, i->in_flight + planned, now_ns);
         at += i->in_flight + planned;
     }
@@ -164,32 +158,42 @@ static bool place(coordinator *c, request *r, node *n, uint64_t now_ns) {
     return false;
 }
 
-static size_t mark_candidates(snapshot *s, const request *r) {
+/* Nodes in this state that serve the request.  A prompt that is clearly too long
+ * for a node is kept from it; near the limit the node's own count decides. */
+static size_t mark_in_state(snapshot *s, const request *r, node_state state) {
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) {
-        node_model *m = fitting_model(r, s->nodes[i]);
-        s->may[i] = m != NULL && s->views[i].places > 0;
-        if (m == NULL) continue;
-        s->views[i].speed = &m->speed;
-        if (m->context_tokens > 0 &&
-            dispatch_prompt_tokens(r, m) > 2.0 * (double)m->context_tokens) {
-            s->may[i] = false;
-        }
+        node_model *m = s->nodes[i]->state == state ? fitting_model(r, s->nodes[i]) : NULL;
+        s->may[i] = m != NULL && s->views[i].places > 0 &&
+                    (m->context_tokens == 0 ||
+                     dispatch_prompt_tokens(r, m) <= 2.0 * (double)m->context_tokens);
+        if (m != NULL) s->views[i].speed = &m->speed;
         n += s->may[i];
     }
-    if (n > 0) return n;
-    /* Too long for all by the guess: let the largest say so itself. */
+    return n;
+}
+
+/* Too long for all by the guess: let the one with the longest context say so itself. */
+static size_t mark_longest(snapshot *s, const request *r) {
     size_t best = s->n;
     uint64_t context = 0;
     for (size_t i = 0; i < s->n; i++) {
         node_model *m = fitting_model(r, s->nodes[i]);
         if (m == NULL || s->views[i].places == 0 || m->context_tokens < context) continue;
+        s->views[i].speed = &m->speed;
         context = m->context_tokens;
         best = i;
     }
     if (best == s->n) return 0;
     s->may[best] = true;
     return 1;
+}
+
+/* Quarantined nodes only for a request that no ready one serves. */
+static size_t mark_candidates(snapshot *s, const request *r) {
+    size_t n = mark_in_state(s, r, NODE_READY);
+    if (n == 0) n = mark_in_state(s, r, NODE_QUARANTINED);
+    return n > 0 ? n : mark_longest(s, r);
 }
 
 static void plan(coordinator *c, snapshot *s, uint64_t now_ns) {
