@@ -127,7 +127,8 @@ static void gather(token_choice *choice, const wire_tokens *tokens) {
     if (tokens->text.length > 0) json_text_add(into, tokens->text.bytes, tokens->text.length);
     if (tokens->logprobs.length > 0) {
         if (choice->logprobs.length > 0) ADD_LITERAL(&choice->logprobs, ",");
-        json_text_add(&choice->logprobs, tokens->logprobs.bytes + 1, tokens->logprobs.length - 2);
+        json_text_add(&choice->logprobs, tokens->logprobs.bytes + 1,
+                      tokens->logprobs.length - 2);
     }
 }
 
