@@ -143,7 +143,7 @@ static void take_message(coordinator_link *l, size_t i, wire_message *m, zmq_msg
         link_peer_ack(p, &m->ack, now_ms);
         break;
     case WIRE_ERROR:
-        if (m->error.request == 0) link_peer_refused(p, &m->error, now_ms);
+        if (m->error.request == 0) link_peer_refused(p, &m->error);
         break;
     case WIRE_HELLO:
     case WIRE_BEAT:

@@ -29,6 +29,7 @@ void link_peer_follow(link_peer *p, uint64_t now_ms) {
             p->up = true;
             p->welcomed = p->refused = false;
             p->hello_due_ms = p->beat_due_ms = now_ms;
+            p->hello_again_ms = HELLO_AGAIN_MS;
             if (p->beat_interval_ms == 0) p->beat_interval_ms = BEAT_MS;
             log_info("coordinator-connected", "address=%s", p->address);
         } else if (event == PEER_DOWN) {
@@ -66,12 +67,7 @@ void link_peer_send_hello(link_peer *p, wire_frame *frame, const wire_hello *hel
     }
     p->hello_sent_ms = now_ms;
     p->beat_due_ms = now_ms; /* the state follows at once */
-    p->hello_due_ms = UINT64_MAX;
-    if (p->refused) {
-        p->hello_due_ms = now_ms + REFUSED_AGAIN_MS;
-    } else if (!p->welcomed) {
-        p->hello_due_ms = now_ms + HELLO_AGAIN_MS;
-    }
+    p->hello_due_ms = p->welcomed ? UINT64_MAX : now_ms + p->hello_again_ms;
 }
 
 bool link_peer_beat_due(const link_peer *p, uint64_t now_ms) {
@@ -130,14 +126,18 @@ void link_peer_ack(link_peer *p, const wire_ack *ack, uint64_t now_ms) {
     }
 }
 
-void link_peer_refused(link_peer *p, const wire_error *refusal, uint64_t now_ms) {
+void link_peer_refused(link_peer *p, const wire_error *refusal) {
     if (!p->refused) {
         log_error("coordinator-refuses", "address=%s %.*s", p->address,
                   (int)(refusal->text.length < 400 ? refusal->text.length : 400),
                   refusal->text.bytes);
     }
+    /* "Say HELLO first" of one that was restarted is retryable and answered at once; what needs
+     * a person is asked again seldom. */
     p->refused = true;
-    p->hello_due_ms = now_ms + REFUSED_AGAIN_MS;
+    p->welcomed = false;
+    p->hello_again_ms = refusal->retryable ? HELLO_AGAIN_MS : REFUSED_AGAIN_MS;
+    p->hello_due_ms = p->hello_sent_ms + p->hello_again_ms;
 }
 
 void link_peer_complain(link_peer *p, wire_frame *frame, const error *reason, uint64_t now_ms) {

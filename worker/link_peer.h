@@ -19,6 +19,7 @@ typedef struct link_peer {
     uint64_t down_since_ms;
     uint64_t hello_due_ms;
     uint64_t hello_sent_ms;
+    uint64_t hello_again_ms; /* pause before the next one where no WELCOME comes */
     uint64_t beat_due_ms;
     uint64_t beat_interval_ms;
     uint64_t beat_number;
@@ -48,7 +49,7 @@ uint64_t link_peer_wait_ms(const link_peer *p, uint64_t now_ms, uint64_t cap);
 /* True when it is another process than the one met before. */
 bool link_peer_welcome(link_peer *p, const wire_welcome *welcome, uint64_t now_ms);
 void link_peer_ack(link_peer *p, const wire_ack *ack, uint64_t now_ms);
-void link_peer_refused(link_peer *p, const wire_error *refusal, uint64_t now_ms);
+void link_peer_refused(link_peer *p, const wire_error *refusal);
 /* Answer a bad frame with ERROR of request 0, once a second at most. */
 void link_peer_complain(link_peer *p, wire_frame *frame, const error *reason, uint64_t now_ms);
 

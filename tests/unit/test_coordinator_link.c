@@ -366,6 +366,21 @@ static void requests_of_a_coordinator_that_stays_away_are_cancelled(void **state
     wait_until(&double_engine.n_running, 0);
 }
 
+static void one_that_asks_for_a_hello_gets_it_soon(void **state) {
+    (void)state;
+    router_open(&r, NULL);
+    node_start(&n, r.address, NULL);
+    router_until_ready(&r, 1);
+    const wire_message refusal = {.type = WIRE_ERROR,
+                                  .error = {.http_status = 409,
+                                            .text = wire_text("say HELLO first", 15),
+                                            .retryable = true}};
+    router_send(&r, &refusal);
+    router_until_ready(&r, 1);
+    router_submit(&r, 1, 1, "1");
+    (void)router_expect(&r, WIRE_DONE);
+}
+
 static void a_coordinator_that_refuses_gets_no_beats(void **state) {
     (void)state;
     router_open(&r, NULL);
@@ -550,7 +565,7 @@ static void write_key(char *path, const char *key, mode_t mode) {
     assert_true(fd >= 0);
     FILE *out = fdopen(fd, "w");
     assert_non_null(out);
-    (void)fprintf(out, "# secret key of node-a\n%s\n", key);
+    (void)fprintf(out, "# node-a\npublic x\nsecret %s\n", key);
     assert_int_equal(fchmod(fd, mode), 0);
     assert_int_equal(fclose(out), 0);
 }
@@ -674,6 +689,7 @@ int main(void) {
         TEST(a_coordinator_that_starts_anew_ends_its_old_requests),
         TEST(a_short_break_of_the_connection_loses_nothing),
         TEST(requests_of_a_coordinator_that_stays_away_are_cancelled),
+        TEST(one_that_asks_for_a_hello_gets_it_soon),
         TEST(a_coordinator_that_refuses_gets_no_beats),
         TEST(beats_go_on_while_the_engine_is_in_a_long_step),
         TEST(a_model_that_does_not_load_is_told_with_the_reason),
