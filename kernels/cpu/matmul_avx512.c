@@ -338,10 +338,13 @@ INLINE __m128 sum_floats(const __m512 x[4]) {
 INLINE void step_float(const matmul_rows *a, const quant_type type, const int n_tokens,
                        size_t i, __mmask16 mask, __m512 acc[MATMUL_TOKENS][4]) {
     __m512 w[4];
+    UNROLL
     for (int r = 0; r < 4; r++)
         w[r] = load_weights(type, a->rows[r], i, mask);
+    UNROLL
     for (int t = 0; t < n_tokens; t++) {
         __m512 x = _mm512_maskz_loadu_ps(mask, a->acts[t] + 4 * i);
+        UNROLL
         for (int r = 0; r < 4; r++)
             acc[t][r] = _mm512_mask3_fmadd_ps(w[r], x, acc[t][r], mask);
     }
@@ -349,7 +352,9 @@ INLINE void step_float(const matmul_rows *a, const quant_type type, const int n_
 
 INLINE void rows_float(matmul_rows *a, const quant_type type, const int n_tokens) {
     __m512 acc[MATMUL_TOKENS][4];
+    UNROLL
     for (int t = 0; t < n_tokens; t++) {
+        UNROLL
         for (int r = 0; r < 4; r++)
             acc[t][r] = _mm512_setzero_ps();
     }
@@ -359,6 +364,7 @@ INLINE void rows_float(matmul_rows *a, const quant_type type, const int n_tokens
     if (i < a->n_cols) {
         step_float(a, type, n_tokens, i, (__mmask16)((1u << (a->n_cols - i)) - 1), acc);
     }
+    UNROLL
     for (int t = 0; t < n_tokens; t++)
         _mm_storeu_ps(a->out[t], sum_floats(acc[t]));
 }

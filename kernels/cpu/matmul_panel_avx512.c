@@ -190,6 +190,7 @@ INLINE __m512i broadcast_32(const void *p) {
 INLINE void multiply_four(const uint8_t *w0, const uint8_t *w1, const int8_t *const q[],
                           size_t at, const int n_tokens, __m512i c[2][MATMUL_PANEL_TOKENS]) {
     __m512i x0 = _mm512_load_si512(w0), x1 = _mm512_load_si512(w1);
+    UNROLL
     for (int t = 0; t < n_tokens; t++) {
         __m512i y = broadcast_32(q[t] + at);
         c[0][t] = _mm512_dpbusd_epi32(c[0][t], x0, y);
@@ -203,6 +204,7 @@ INLINE void multiply_pairs(const int32_t (*pairs0)[16], const int32_t (*pairs1)[
                            __m512i c[2][MATMUL_PANEL_TOKENS]) {
     for (int i = 0; i < n_pairs; i++) {
         __m512i x0 = _mm512_load_si512(pairs0[i]), x1 = _mm512_load_si512(pairs1[i]);
+        UNROLL
         for (int t = 0; t < n_tokens; t++) {
             __m512i y = broadcast_32(sums[t] + 2 * i);
             c[0][t] = _mm512_dpwssd_epi32(c[0][t], x0, y);
@@ -218,6 +220,7 @@ INLINE void add_scaled(float *sums, __m512i c, const float *factor, __m512 scale
 }
 
 INLINE void clear(const int n_tokens, __m512i c[2][MATMUL_PANEL_TOKENS]) {
+    UNROLL
     for (int t = 0; t < n_tokens; t++)
         c[0][t] = c[1][t] = _mm512_setzero_si512();
 }
@@ -229,6 +232,7 @@ INLINE void multiply_block_256(const quant_type type, const int n_tokens, const 
     const int8_t *q[MATMUL_PANEL_TOKENS];
     const int16_t *q_sums[MATMUL_PANEL_TOKENS];
     __m512i total[2][MATMUL_PANEL_TOKENS];
+    UNROLL
     for (int t = 0; t < n_tokens; t++) {
         q[t] = x[t]->q;
         q_sums[t] = group == 32 ? x[t]->sums32 : x[t]->sums16;
@@ -240,14 +244,18 @@ INLINE void multiply_block_256(const quant_type type, const int n_tokens, const 
     for (int g = 0; g < n_groups; g++) {
         __m512i c[2][MATMUL_PANEL_TOKENS];
         clear(n_tokens, c);
-        for (int k = g * group / 4; k < (g + 1) * group / 4; k++)
+        const int first = g * (group / 4);
+        UNROLL
+        for (int k = first; k < first + group / 4; k++)
             multiply_four(w0->q[k], w1->q[k], q, 4 * (size_t)k, n_tokens, c);
         __m512i s0 = _mm512_load_si512(w0->scale[g]), s1 = _mm512_load_si512(w1->scale[g]);
+        UNROLL
         for (int t = 0; t < n_tokens; t++) {
             total[0][t] = _mm512_add_epi32(total[0][t], _mm512_mullo_epi32(c[0][t], s0));
             total[1][t] = _mm512_add_epi32(total[1][t], _mm512_mullo_epi32(c[1][t], s1));
         }
     }
+    UNROLL
     for (int t = 0; t < n_tokens; t++) {
         __m512 scale = _mm512_set1_ps(x[t]->scale);
         add_scaled(sums[t].acc, total[0][t], w0->d, scale);
@@ -256,6 +264,7 @@ INLINE void multiply_block_256(const quant_type type, const int n_tokens, const 
     if (!has_min(type)) return;
     clear(n_tokens, total);
     multiply_pairs(w0->min, w1->min, n_groups / 2, q_sums, n_tokens, total);
+    UNROLL
     for (int t = 0; t < n_tokens; t++) {
         __m512 scale = _mm512_set1_ps(x[t]->scale);
         add_scaled(sums[t].min, total[0][t], w0->dmin, scale);
@@ -267,10 +276,12 @@ INLINE void multiply_256(matmul_panel *p, const quant_type type, const int n_tok
     const size_t n_blocks = p->n_cols / 256;
     const tile_256 *tiles = p->tiles;
     const act_block *x[MATMUL_PANEL_TOKENS];
+    UNROLL
     for (int t = 0; t < n_tokens; t++)
         x[t] = (const act_block *)(const void *)p->acts[t] + p->first_col / 256;
     for (size_t i = 0; i < n_blocks; i++) {
         multiply_block_256(type, n_tokens, tiles + i, tiles + n_blocks + i, x, p->sums);
+        UNROLL
         for (int t = 0; t < n_tokens; t++)
             x[t]++;
     }
@@ -282,6 +293,7 @@ INLINE void multiply_32(matmul_panel *p, const quant_type type, const int n_toke
     const int8_t *q[MATMUL_PANEL_TOKENS];
     const float *scales[MATMUL_PANEL_TOKENS];
     const int32_t *q_sums[MATMUL_PANEL_TOKENS];
+    UNROLL
     for (int t = 0; t < n_tokens; t++) {
         q[t] = act32_q(p->acts[t]) + p->first_col;
         scales[t] = act32_scales(p->acts[t], p->row_cols) + first;
@@ -290,10 +302,13 @@ INLINE void multiply_32(matmul_panel *p, const quant_type type, const int n_toke
     for (size_t i = 0; i < n_blocks; i++) {
         const tile_32 *w0 = tiles + i, *w1 = tiles + n_blocks + i;
         __m512i c[2][MATMUL_PANEL_TOKENS];
+        UNROLL
         for (int t = 0; t < n_tokens; t++)
             c[0][t] = c[1][t] = _mm512_set1_epi32(-offset_of(type) * q_sums[t][i]);
+        UNROLL
         for (size_t k = 0; k < 8; k++)
             multiply_four(w0->q[k], w1->q[k], q, 32 * i + 4 * k, n_tokens, c);
+        UNROLL
         for (int t = 0; t < n_tokens; t++) {
             __m512 scale = _mm512_set1_ps(scales[t][i]);
             add_scaled(p->sums[t].acc, c[0][t], w0->d, scale);

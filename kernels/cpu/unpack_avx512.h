@@ -14,6 +14,12 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+/* Before a loop of constant length whose arrays should be registers. */
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 INLINE uint16_t load16(const void *p) {
     uint16_t v;
