@@ -343,6 +343,28 @@ static status init_work(backend_cpu *b, error *err) {
     return STATUS_OK;
 }
 
+/* Ask for the pages of a matrix that every token reads; only advice, so a failure
+ * does not matter. */
+static void want_soon(const weight_matrix *m) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = (uintptr_t)m->data / page * page;
+    uintptr_t end = (uintptr_t)m->data + m->row_bytes * m->n_rows;
+    if (m->data != NULL) (void)madvise((void *)first, end - first, MADV_WILLNEED);
+}
+
+/* Not the embedding, of which a token reads one row, nor the routed experts. */
+static void want_backbone_soon(const model_weights *w) {
+    want_soon(&w->head);
+    for (uint32_t i = 0; i < w->n_layers; i++) {
+        const layer_weights *l = &w->layers[i];
+        const weight_matrix *matrices[] = {&l->q,  &l->k,     &l->v,     &l->attn_out, &l->qkv,
+                                           &l->z,  &l->alpha, &l->beta,  &l->ssm_out,  &l->gate,
+                                           &l->up, &l->down,  &l->router};
+        for (size_t j = 0; j < sizeof matrices / sizeof matrices[0]; j++)
+            want_soon(matrices[j]);
+    }
+}
+
 /* Weights are read where the file is mapped, apart from the convolution's taps,
  * which the kernel wants with channels side by side. */
 static status place_weights(backend_cpu *b, model_weights *w, error *err) {
@@ -353,6 +375,7 @@ static status place_weights(backend_cpu *b, model_weights *w, error *err) {
         return error_set(err, STATUS_NO_MEMORY, "cpu backend: no memory for convolutions");
     }
     model_weights_place_mapped(w);
+    want_backbone_soon(w);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         layer_weights *l = &w->layers[i];
         if (!c->is_linear[i]) continue;
