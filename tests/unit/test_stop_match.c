@@ -38,6 +38,7 @@ static const stop_case cases[] = {
     {{"\n\n", "\nUser:"}, "hi\nUser:", "hi", 1},
     {{"\n\n", "\nUser:"}, "hi\nUse\n\n", "hi\nUse", 0},
     {{"ababac"}, "abababac", "ab", 0},
+    {{"aabaaac"}, "aabaaabaaac", "aaba", 0}, /* a border found through a border */
     {{"é"}, "caf\xC3\xA9", "caf", 0},
     {{NULL}, "anything", "anything", -1},
     {{"x"}, "", "", -1},
