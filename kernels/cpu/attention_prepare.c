@@ -20,7 +20,7 @@ static void norm_and_rotate(const attention_prepare_args *args, const float *x,
 void attention_prepare_scalar(const attention_prepare_args *args, size_t first, size_t end) {
     const size_t dim = args->kv.head_dim;
     const batch_view *batch = &args->batch;
-    float key[ATTENTION_MAX_HEAD_DIM];
+    float key[ATTENTION_MAX_HEAD_DIM] = {0};
     for (size_t row = first; row < end; row++) {
         const batch_run *run = &batch->runs[batch->row_run[row]];
         const uint32_t position = run->position + (uint32_t)row - run->first_row;

@@ -18,11 +18,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#define MATH_EXP_MIN -104.0f /* exp() of it and below rounds to 0 */
-#define MATH_EXP_MAX 89.0f   /* exp() of it and above rounds to infinity */
+#define MATH_EXP_MIN (-104.0f) /* exp() of it and below rounds to 0 */
+#define MATH_EXP_MAX 89.0f     /* exp() of it and above rounds to infinity */
 #define MATH_LOG2E   1.44269504f
 #define MATH_LN2_HI  0.693359375f
-#define MATH_LN2_LO  -2.12194440e-4f
+#define MATH_LN2_LO  (-2.12194440e-4f)
 #define MATH_ROUND   12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
 
 static inline float math_pow2(int n) { /* -126 <= n <= 127 */

@@ -2,6 +2,7 @@
 #ifndef SILICEO_TESTS_KERNELS_OPS_CASE_H
 #define SILICEO_TESTS_KERNELS_OPS_CASE_H
 
+#include "common/half.h"
 #include "kernels/cpu/tier.h"
 #include <math.h>
 #include <setjmp.h>
@@ -13,8 +14,8 @@
 
 #include <cmocka.h>
 
-/* Every tier that this machine has, the oracle first. */
-#define OPS_EACH_TIER(tier)                                                                    \
+/* The head of a loop over every tier that this machine has, the oracle first. */
+#define OPS_EACH_TIER                                                                          \
     for (cpu_tier tier = CPU_SCALAR; tier <= cpu_tier_best(); tier = (cpu_tier)(tier + 1))
 
 /* xorshift64; the same numbers in every run. */
@@ -70,9 +71,13 @@ static inline double ops_relative_l2(const float *a, const double *b, size_t n) 
 }
 
 /* The same bits; NaNs are equal whatever their payload. */
+static inline int ops_same(float a, float b) {
+    return float_to_bits(a) == float_to_bits(b) || (isnan(a) && isnan(b));
+}
+
 static inline void ops_assert_same(const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (memcmp(&a[i], &b[i], 4) != 0 && !(isnan(a[i]) && isnan(b[i])))
+        if (!ops_same(a[i], b[i]))
             fail_msg("[%zu] is %.9g, not %.9g", i, (double)a[i], (double)b[i]);
 }
 

@@ -46,7 +46,7 @@ static void attend64(sequence_case *c, size_t t, size_t head) {
     const size_t dim = c->dim, kv_head = head / (c->n_heads / c->n_kv_heads);
     const float *row = c->qg + t * query_width(c) + head * 2 * dim;
     double *out = c->expected + t * out_width(c) + head * dim;
-    double q[256], k[256], sum = 0, *scores = calloc(c->n, sizeof(double));
+    double q[256] = {0}, k[256] = {0}, sum = 0, *scores = calloc(c->n, sizeof(double));
     assert_non_null(scores);
     prepare64(c, row, c->q_norm, t, q);
     for (size_t p = 0; p <= t; p++) {
@@ -117,7 +117,7 @@ static kv_view view_new(const sequence_case *c) {
 static void run(const sequence_case *c, cpu_tier tier, uint32_t piece, size_t items,
                 kv_view *view, float *out) {
     float *qg = ops_copy(c->qg, c->n * query_width(c));
-    uint32_t *row_run = calloc(c->n, sizeof(uint32_t));
+    uint32_t *row_run = calloc(c->n + 1, sizeof(uint32_t));
     void *scratch = ops_floats(attention_scratch_bytes(c->dim) / sizeof(float));
     assert_non_null(row_run);
     for (uint32_t at = 0; at < c->n; at += piece) {
@@ -167,7 +167,7 @@ static void check(uint32_t n_heads, uint32_t n_kv_heads, uint32_t dim, uint32_t 
     float *first = ops_floats(n_out);
     run(&c, CPU_SCALAR, n, SIZE_MAX / 2, &first_view, first);
     assert_true(ops_relative_l2(first, c.expected, n_out) < tolerance);
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         const struct {
             uint32_t piece;
             size_t items;
@@ -220,7 +220,7 @@ static void rotation_gives_the_values_of_the_specification(void **state) {
     const double last[] = {2.73841963e-07, 1.6548171e-07};
     ops_assert_close(inv_freq + 30, last, 2, 0, 2e-7);
     rope_row(rope, 3, inv_freq, 64);
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float q[512], k[256], v[256] = {0}, ones[256];
         for (size_t i = 0; i < 256; i++)
             ones[i] = k[i] = q[i] = q[256 + i] = 1.0f;
@@ -272,7 +272,7 @@ static void nan_reaches_later_rows_only(void **state) {
     for (size_t i = 0; i < 3; i++) {
         sequence_case c = case_new(4, 1, 64, 32, 80, types[i]);
         c.v[40 * 64 + 3] = NAN;
-        OPS_EACH_TIER(tier) {
+        OPS_EACH_TIER {
             kv_view view = view_new(&c);
             float *out = ops_floats(c.n * out_width(&c));
             run(&c, tier, c.n, SIZE_MAX / 2, &view, out);
@@ -298,7 +298,7 @@ static void huge_scores_pick_one_position(void **state) {
     }
     for (size_t i = 0; i < 32; i++)
         c.q_norm[i] = c.k_norm[i] = 50.0f;
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         kv_view view = view_new(&c);
         float *out = ops_floats(c.n * 64);
         run(&c, tier, c.n, SIZE_MAX / 2, &view, out);

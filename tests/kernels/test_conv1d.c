@@ -7,7 +7,7 @@ static void gives_the_values_of_the_specification(void **state) {
     const float weight[4] = {0.1f, -0.2f, 0.3f, 0.5f}, x[5] = {1, 2, 3, 4, 5};
     const double expected[5] = {0.3112297, 1.0215855, 1.6527939, 2.4202401, 3.1826151};
     const batch_run run = {.n_rows = 5};
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float inputs[3] = {0}, y[5];
         const conv1d_args args = {.batch = {.runs = &run, .n_runs = 1},
                                   .x = x,
@@ -72,7 +72,7 @@ static void check(size_t n_channels, uint32_t n_taps, uint32_t n_rows) {
             const double expected = sum / (1 + exp(-sum));
             ops_assert_close(&whole[t * n_channels + c], &expected, 1, 2e-6, 0);
         }
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         const uint32_t pieces[] = {1, 2, 7, n_rows};
         for (size_t p = 0; p < 4; p++) {
             float *y = ops_copy(x, n), *states = ops_copy(start, n_state); /* in place */
@@ -104,7 +104,7 @@ static void nan_leaves_the_state_after_its_taps(void **state) {
     (void)state;
     const batch_run run = {.n_rows = 6};
     const float weight[4 * 16] = {1.0f};
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float x[6 * 16] = {0}, y[6 * 16], inputs[3 * 16] = {0};
         x[0] = NAN;
         const conv1d_args args = {.batch = {.runs = &run, .n_runs = 1},

@@ -134,7 +134,7 @@ static void check(uint32_t n_keys, uint32_t n_values, uint32_t dim, uint32_t n, 
     const size_t n_out = n * out_width(&c), n_state = state_size(&c);
     float *whole = ops_floats(n_out), *whole_state = ops_copy(c.start, n_state);
     run(&c, CPU_SCALAR, 0, n, whole_state, whole);
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         const uint32_t pieces[] = {n, 64, 32, 1, 7};
         for (size_t p = 0; p < 5; p++) {
             float *out = ops_floats(n_out), *state = ops_copy(c.start, n_state);
@@ -175,7 +175,7 @@ static void value_heads_take_key_heads_by_remainder_or_by_group(void **state) {
     c.grouped = 1;
     run(&c, CPU_SCALAR, 0, 3, s, grouped);
     for (size_t head = 0; head < 4; head++) /* 0,1,0,1 against 0,0,1,1 */
-        assert_int_equal(memcmp(tiled + head * 16, grouped + head * 16, 64) == 0,
+        assert_int_equal(ops_same(tiled[head * 16], grouped[head * 16]),
                          head == 0 || head == 3);
     free(tiled);
     free(grouped);
@@ -186,7 +186,7 @@ static void value_heads_take_key_heads_by_remainder_or_by_group(void **state) {
 static void a_run_that_starts_inside_a_chunk_agrees_with_double_precision(void **state) {
     (void)state;
     layer_case c = case_new(1, 2, 32, 100, 0);
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float *out = ops_floats(c.n * out_width(&c)), *s = ops_copy(c.start, state_size(&c));
         run(&c, tier, 13, c.n, s, out);
         assert_true(ops_relative_l2(out, c.expected, c.n * out_width(&c)) < 3e-6);
@@ -207,7 +207,7 @@ static void gives_the_recurrence_of_the_specification(void **state) {
     const double after[3][4] = {{0.5, 1.0, 0, 0},
                                 {0.7259715, 0.4019429, 0.5636082, -0.2727837},
                                 {0.5943752, 0.3290830, 0.4961443, 0.4276664}};
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float s[256] = {0};
         void *scratch = ops_floats(delta_net_scratch_bytes(16) / sizeof(float));
         for (size_t t = 0; t < 3; t++) {
@@ -250,7 +250,7 @@ static void huge_decay_zero_keys_and_long_runs_stay_finite(void **state) {
     }
     c.a[0] = -1e30f;
     float *first = NULL;
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float *out = ops_floats(c.n * 32), *s = ops_copy(c.start, state_size(&c));
         run(&c, tier, 0, c.n, s, out);
         for (size_t i = 0; i < c.n * 32; i++)
@@ -271,7 +271,7 @@ static void nan_stays_in_its_sequence_and_head(void **state) {
     (void)state;
     layer_case c = case_new(1, 2, 32, 40, 0);
     c.qkv[10 * qkv_width(&c) + 2 * 32 + 5] = NAN; /* v of token 10, head 0 */
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float *out = ops_floats(c.n * 64), *s = ops_copy(c.start, state_size(&c));
         run(&c, tier, 0, c.n, s, out);
         assert_true(isnan(out[39 * 64]));
@@ -292,7 +292,7 @@ static void sequences_of_a_batch_do_not_see_each_other(void **state) {
     const size_t width = out_width(&c), size = state_size(&c);
     const batch_run runs[2] = {{.first_row = 0, .n_rows = 33, .position = 64, .state = 1},
                                {.first_row = 33, .n_rows = 47, .position = 5, .state = 0}};
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float *out = ops_floats(2 * c.n * width), *states = ops_floats(4 * size);
         void *scratch = ops_floats(delta_net_scratch_bytes(c.dim) / sizeof(float));
         delta_net_args args = {.batch = {.runs = runs, .n_rows = c.n, .n_runs = 2},

@@ -14,7 +14,7 @@ static void swiglu_of_separate_and_fused_rows_is_right_in_all_tiers(void **state
         uint64_t seed = 41 + n;
         float *fused = ops_random_floats(&seed, 3 * 2 * n, -6.0f, 6.0f),
               *first = ops_floats(3 * n);
-        OPS_EACH_TIER(tier) {
+        OPS_EACH_TIER {
             float *rows = ops_copy(fused, 3 * 2 * n), *out = ops_floats(3 * n);
             swiglu_args args = {.gate = rows,
                                 .up = rows + n,
@@ -91,7 +91,7 @@ static void combine(cpu_tier tier, size_t dim, uint32_t n_used, int with_shared)
 
 static void weighted_sum_with_and_without_shared_expert_is_right_in_all_tiers(void **state) {
     (void)state;
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         combine(tier, 256, 2, 1);
         combine(tier, 2048, 8, 1);
         combine(tier, 37, 1, 0);
@@ -131,7 +131,7 @@ static void router_takes_the_largest_in_order_and_renormalises(void **state) {
                               .logits_stride = EXPERTS,
                               .n_experts = EXPERTS,
                               .n_used = USED};
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         router_rows(tier, &args, 0, ROWS);
         for (size_t row = 0; row < ROWS; row++) {
             const float *l = logits + row * EXPERTS;
@@ -189,7 +189,7 @@ static void embedding_rows_are_the_dequantized_rows(void **state) {
     for (size_t i = 0; i < ROWS * row_bytes; i++)
         table[i] = (unsigned char)(i * 37 % 61); /* halves below 2^-1, all finite */
     const int32_t tokens[3] = {4, 0, 3};
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float out[3 * (DIM + 1)] = {0}, expected[DIM];
         const embed_args args = {.table = table,
                                  .tokens = tokens,

@@ -8,7 +8,7 @@ static void gives_the_values_of_the_specification(void **state) {
     const float weight[4] = {1, 1, 1, 1};
     const double expected[4] = {0.5298129, -1.0596257, 1.5894386, 0.2649064};
     const rmsnorm_args args = {.x = x, .weight = weight, .y = y, .dim = 4, .eps = 1e-6f};
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         rmsnorm_rows(tier, &args, 0, 1);
         ops_assert_close(y, expected, 4, 1e-7, 0);
     }
@@ -22,7 +22,7 @@ static void check(size_t dim, size_t n_rows, int with_delta) {
     float *delta = ops_random_floats(&seed, n, -1.0f, 1.0f);
     float *weight = ops_random_floats(&seed, dim, 0.5f, 1.5f);
     float *first_x = NULL, *first_y = NULL;
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float *in = ops_copy(x, n), *y = ops_floats(n);
         const rmsnorm_args args = {.x = in,
                                    .delta = with_delta ? delta : NULL,
@@ -76,7 +76,7 @@ static void any_width_is_near_double_precision_and_equal_in_all_tiers(void **sta
 
 static void zeros_give_zeros_and_nan_stays_in_its_row(void **state) {
     (void)state;
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float x[3 * 20] = {0}, y[3 * 20], weight[20];
         for (size_t i = 0; i < 20; i++) {
             weight[i] = 1.0f;
@@ -104,7 +104,7 @@ static void output_may_replace_the_input(void **state) {
     uint64_t seed = 5;
     float *x = ops_random_floats(&seed, 100, -1.0f, 1.0f), *y = ops_floats(100);
     float *weight = ops_random_floats(&seed, 100, -1.0f, 1.0f);
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float *in = ops_copy(x, 100);
         rmsnorm_args args = {.x = in, .weight = weight, .y = y, .dim = 100, .eps = 1e-6f};
         rmsnorm_rows(tier, &args, 0, 1);

@@ -28,7 +28,7 @@ static void check(map f, double (*reference)(double), float low, float high, dou
     for (size_t i = 0; i < N; i++)
         expected[i] = reference((double)x[i]);
     f(CPU_SCALAR, x, first, N);
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         f(tier, x, y, N);
         ops_assert_close(y, expected, N, (double)FLT_MIN, relative);
         ops_assert_same(y, first, N);
@@ -52,7 +52,7 @@ static void functions_are_right_to_a_few_units_in_the_last_place(void **state) {
 static void functions_give_the_values_of_the_specification(void **state) {
     (void)state;
     const float x[3] = {0.7f, -1.5f, 0.7f};
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float y[3];
         vector_silu(tier, x, y, 2);
         assert_true(fabs((double)y[0] - 0.467731441) < 1e-7);
@@ -70,7 +70,7 @@ static void exp_runs_through_subnormals_to_zero_and_to_infinity(void **state) {
     enum { COUNT = sizeof(x) / sizeof(x[0]) };
     float y[COUNT], first[COUNT];
     vector_exp(CPU_SCALAR, x, first, COUNT);
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         vector_exp(tier, x, y, COUNT);
         ops_assert_same(y, first, COUNT);
         assert_true(y[0] == 0.0f && y[1] == 0.0f && y[2] == 0.0f);
@@ -87,7 +87,7 @@ static void exp_runs_through_subnormals_to_zero_and_to_infinity(void **state) {
 static void extreme_arguments_saturate_and_nan_stays(void **state) {
     (void)state;
     const float x[] = {-1e30f, -200.0f, 200.0f, 1e30f, NAN};
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         float y[5];
         vector_sigmoid(tier, x, y, 5);
         assert_true(y[0] == 0.0f && y[1] == 0.0f && y[2] == 1.0f && y[3] == 1.0f &&
@@ -104,7 +104,7 @@ static void extreme_arguments_saturate_and_nan_stays(void **state) {
 static void argmax_takes_the_first_of_equals_and_never_nan(void **state) {
     (void)state;
     uint64_t seed = 3;
-    OPS_EACH_TIER(tier) {
+    OPS_EACH_TIER {
         for (size_t n = 0; n < 70; n++) {
             float *x = ops_random_floats(&seed, n + 1, -1.0f, 1.0f);
             for (size_t i = 0; i + 1 < n; i += 3)
