@@ -18,19 +18,19 @@ static bool is_key(const char *text) {
     return good;
 }
 
-/* '#' may stand in a key, so only a line that begins with it is a comment. */
+/* '#' may stand in a key, so a comment begins with '# '. */
 static status find_key(FILE *in, const char *path, char *out, error *err) {
-    char line[256], word[16] = "", key[64] = "";
-    status rc = error_set(err, STATUS_BAD_INPUT, "%s: no line `secret KEY` with %d characters",
+    char line[256];
+    status rc = error_set(err, STATUS_BAD_INPUT, "%s: no line with a key of %d characters",
                           path, MESH_KEY_CHARS);
     while (rc != STATUS_OK && fgets(line, sizeof line, in) != NULL) {
-        if (line[0] == '#' || sscanf(line, "%15s %63s", word, key) != 2) continue;
-        if (strcmp(word, "secret") != 0 || !is_key(key)) continue;
-        memcpy(out, key, MESH_KEY_CHARS + 1);
+        if (strncmp(line, "# ", 2) == 0) continue;
+        line[strcspn(line, " \t\r\n")] = '\0';
+        if (!is_key(line)) continue;
+        memcpy(out, line, MESH_KEY_CHARS + 1);
         rc = STATUS_OK;
     }
     sodium_memzero(line, sizeof line);
-    sodium_memzero(key, sizeof key);
     return rc;
 }
 

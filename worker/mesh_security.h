@@ -19,8 +19,8 @@ typedef struct mesh_security {
     char server_key[MESH_KEY_CHARS + 1];
 } mesh_security;
 
-/* secret_file is what `siliceo-coordinator keygen` writes: a line `secret KEY`, and
- * lines that begin with # are comments; server_key is the coordinator's public key.  Both or
+/* secret_file is what `siliceo-coordinator keygen` writes: the key on a line
+ * of its own, and comments that begin with '# '; server_key is the coordinator's public key.  Both or
  * neither; empty and NULL are the same.  A file that others may read is refused. */
 status mesh_security_init(mesh_security *s, const char *secret_file, const char *server_key,
                           bool allow_plain, error *err);

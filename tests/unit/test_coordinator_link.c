@@ -565,7 +565,7 @@ static void write_key(char *path, const char *key, mode_t mode) {
     assert_true(fd >= 0);
     FILE *out = fdopen(fd, "w");
     assert_non_null(out);
-    (void)fprintf(out, "# node-a\npublic x\nsecret %s\n", key);
+    (void)fprintf(out, "# public key: x\n%s\n", key);
     assert_int_equal(fchmod(fd, mode), 0);
     assert_int_equal(fclose(out), 0);
 }
