@@ -30,8 +30,10 @@ static bool alive(const node *n) {
 }
 
 dispatch_outlook dispatch_look(const coordinator *c, const request *r) {
-    bool known = false, live = false;
+    bool known = c->nodes.first == NULL, live = false;
     for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        /* One that loads has yet to say what it serves: it may be this. */
+        if (n->n_models == 0 && n->state != NODE_DOWN) known = true;
         if (node_find_model(n, r->model) == NULL) continue;
         known = true;
         if (!alive(n)) continue;
@@ -39,7 +41,7 @@ dispatch_outlook dispatch_look(const coordinator *c, const request *r) {
         if (fitting_model(r, n) != NULL) return DISPATCH_POSSIBLE;
     }
     if (live) return DISPATCH_TRIED;
-    return known || c->nodes.first == NULL ? DISPATCH_NO_NODE : DISPATCH_UNKNOWN;
+    return known ? DISPATCH_NO_NODE : DISPATCH_UNKNOWN;
 }
 
 /* Seconds that a request on a node still takes.  One that has outlived its

@@ -11,7 +11,7 @@
 
 typedef enum dispatch_outlook {
     DISPATCH_POSSIBLE, /* a node serves it or is about to */
-    DISPATCH_NO_NODE,  /* the model is known, no node that has it is alive */
+    DISPATCH_NO_NODE,  /* the model is known or may be loading, no node that has it is alive */
     DISPATCH_TRIED,    /* all nodes that could have failed with it */
     DISPATCH_UNKNOWN   /* no node has ever had the model */
 } dispatch_outlook;

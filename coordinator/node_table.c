@@ -199,8 +199,11 @@ enum { RIVAL_TRIES = 4 };
 static status replace_process(node_table *t, node *n, const wire_hello *hello, uint64_t now_ms,
                               error *err) {
     if (n->connected && !n->left && now_ms - n->last_heard_ms < t->limits.suspect_ms) {
-        return error_set(err, STATUS_UNAVAILABLE,
-                         "node: the name '%s' belongs to another worker that is alive",
+        n->rival_tries = n->rival == hello->instance ? n->rival_tries + 1 : 1;
+        n->rival = hello->instance;
+        status rc = n->rival_tries < RIVAL_TRIES ? STATUS_UNAVAILABLE : STATUS_BAD_INPUT;
+        return error_set(err, rc,
+                         "hello.node: the name '%s' belongs to another worker that is alive",
                          n->name);
     }
     if (t->on_lost != NULL) t->on_lost(t->context, n, "its worker was restarted");

@@ -1,0 +1,130 @@
+/* test_chat_params.c - what of a chat request is refused, ignored, normalised and forwarded. */
+#include "coordinator/chat_params.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define M "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]"
+
+static status read_text(chat_params *p, const char *text, char param[CHAT_PARAM_SIZE],
+                        error *err) {
+    return chat_params_read(p, text, strlen(text), param, err);
+}
+
+static void each_wrong_field_is_named_with_its_value(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *param, *word;
+    } cases[] = {
+        {"{", "", "request body"},
+        {"[]", "", "not a JSON object"},
+        {"{}", "model", "missing"},
+        {"{\"model\":\"m\"}", "messages", "missing"},
+        {"{\"model\":\"m\",\"messages\":[]}", "messages", "empty"},
+        {"{\"model\":\"\",\"messages\":[1]}", "model", "missing"},
+        {"{" M ",\"max_tokens\":0}", "max_tokens", "0"},
+        {"{" M ",\"max_completion_tokens\":-7}", "max_completion_tokens", "-7"},
+        {"{" M ",\"max_tokens\":2.5}", "max_tokens", "2.5"},
+        {"{" M ",\"max_tokens\":1e400}", "max_tokens", "1e400"},
+        {"{" M ",\"temperature\":2.01}", "temperature", "2.01"},
+        {"{" M ",\"temperature\":true}", "temperature", "true"},
+        {"{" M ",\"top_k\":-2}", "top_k", "-2"},
+        {"{" M ",\"seed\":1e17}", "seed", "1e17"},
+        {"{" M ",\"n\":129}", "n", "129"},
+        {"{" M ",\"stop\":[1]}", "stop", "[1]"},
+        {"{" M ",\"stop\":\"\"}", "stop", "\"\""},
+        {"{" M ",\"logprobs\":1}", "logprobs", "1"},
+        {"{" M ",\"top_logprobs\":3}", "top_logprobs", "3"},
+        {"{" M ",\"top_logprobs\":21,\"logprobs\":true}", "top_logprobs", "21"},
+        {"{" M ",\"logit_bias\":{\"x\":1}}", "logit_bias", "logit_bias.x"},
+        {"{" M ",\"logit_bias\":{\"3\":101}}", "logit_bias.3", "101"},
+        {"{" M ",\"reasoning_effort\":\"huge\"}", "reasoning_effort", "huge"},
+        {"{" M ",\"reasoning_effort\":\"low|high\"}", "reasoning_effort", "low|high"},
+        {"{" M ",\"stream_options\":[]}", "stream_options", "[]"},
+        {"{" M ",\"tool_choice\":\"required\"}", "tool_choice", "required"},
+        {"{" M ",\"response_format\":{\"type\":\"json_object\"}}", "response_format",
+         "json_object"},
+        {"{" M ",\"chat_template_kwargs\":{\"enable_thinking\":\"no\"}}",
+         "chat_template_kwargs.enable_thinking", "no"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        chat_params p;
+        char param[CHAT_PARAM_SIZE];
+        error err = {0};
+        status rc = read_text(&p, cases[i].text, param, &err);
+        if (rc != STATUS_BAD_INPUT || strcmp(param, cases[i].param) != 0 ||
+            strstr(err.text, cases[i].word) == NULL) {
+            fail_msg("%s: %d param '%s' text '%s'", cases[i].text, (int)rc, param, err.text);
+        }
+        assert_null(p.body);
+    }
+}
+
+static void known_fields_reach_the_worker_and_others_do_not(void **state) {
+    (void)state;
+    chat_params p;
+    char param[CHAT_PARAM_SIZE];
+    error err = {0};
+    assert_int_equal(
+        read_text(
+            &p,
+            "{" M ",\"user\":\"u\",\"store\":[{}],\"temperature\":0.70,\"stream\":true,"
+            "\"stream_options\":{\"include_usage\":true},\"max_tokens\":9,\"n\":2,"
+            "\"seed\":12345678901,\"top_p\":null,\"response_format\":{\"type\":\"text\"}}",
+            param, &err),
+        STATUS_OK);
+    assert_true(p.stream && p.include_usage);
+    assert_int_equal(p.n_choices, 2);
+    assert_int_equal(p.max_tokens, 9);
+    assert_int_equal(p.prompt_bytes, strlen("userhello"));
+    assert_non_null(strstr(p.body, "\"temperature\":0.70"));
+    assert_non_null(strstr(p.body, "\"seed\":12345678901"));
+    static const char *const absent[] = {"user\":\"u", "store", "stream", "top_p",
+                                         "response_format"};
+    for (size_t i = 0; i < 5; i++)
+        assert_null(strstr(p.body, absent[i]));
+    chat_params_release(&p);
+}
+
+static void a_repeated_field_counts_once_and_is_checked(void **state) {
+    (void)state;
+    chat_params p;
+    char param[CHAT_PARAM_SIZE];
+    error err = {0};
+    if (read_text(&p, "{" M ",\"temperature\":null,\"temperature\":\"x\"}", param, &err) ==
+        STATUS_OK) {
+        fail_msg("an unchecked second value got through: %s", p.body);
+    }
+}
+
+static void tool_choice_none_hides_the_tools(void **state) {
+    (void)state;
+    static const char tools[] =
+        ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{}}}]";
+    for (int none = 0; none <= 1; none++) {
+        char text[400];
+        (void)snprintf(text, sizeof text, "{" M "%s,\"tool_choice\":\"%s\"}", tools,
+                       none ? "none" : "auto");
+        chat_params p;
+        char param[CHAT_PARAM_SIZE];
+        error err = {0};
+        assert_int_equal(read_text(&p, text, param, &err), STATUS_OK);
+        assert_int_equal(strstr(p.body, "tools") == NULL, none);
+        chat_params_release(&p);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_wrong_field_is_named_with_its_value),
+        cmocka_unit_test(known_fields_reach_the_worker_and_others_do_not),
+        cmocka_unit_test(a_repeated_field_counts_once_and_is_checked),
+        cmocka_unit_test(tool_choice_none_hides_the_tools),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,216 @@
+/* test_token_stream.c - the bytes that clients parse. */
+#include "coordinator/token_stream.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static token_stream open_stream(bool streaming, bool usage, size_t n) {
+    token_stream ts;
+    token_stream_params params = {.id = "id-1",
+                                  .model = "m\"x",
+                                  .created_s = 7,
+                                  .n_choices = n,
+                                  .streaming = streaming,
+                                  .include_usage = usage};
+    assert_int_equal(token_stream_init(&ts, &params, NULL), STATUS_OK);
+    return ts;
+}
+
+static wire_tokens piece(uint64_t choice, wire_channel channel, const char *text,
+                         wire_finish finish) {
+    return (wire_tokens){.choice = choice,
+                         .channel = channel,
+                         .finish = finish,
+                         .text = wire_text(text, strlen(text))};
+}
+
+static void add(token_stream *ts, json_text *out, wire_tokens t) {
+    error err = {0};
+    assert_int_equal(token_stream_add(ts, &t, out, &err), STATUS_OK);
+}
+
+static const wire_done done = {.prompt_tokens = 10,
+                               .cached_tokens = 4,
+                               .completion_tokens = 6,
+                               .reasoning_tokens = 2,
+                               .prefill_ms = 3,
+                               .decode_ms = 12,
+                               .hit_rate = 0.5,
+                               .misses_per_token = 1.5};
+static const token_stream_facts facts = {.node = "amber", .attempts = 1};
+
+/* The events of a stream as a list of trees; checks the framing on the way. */
+static cJSON *events_of(const json_text *out, bool *ends_well) {
+    cJSON *list = cJSON_CreateArray();
+    const char *at = out->bytes;
+    *ends_well = false;
+    while (*at != '\0') {
+        assert_false(*ends_well);
+        assert_memory_equal(at, "data: ", 6);
+        const char *end = strstr(at, "\n\n");
+        assert_non_null(end);
+        assert_true(memchr(at, '\n', (size_t)(end - at)) == NULL);
+        if (strncmp(at + 6, "[DONE]", 6) == 0) {
+            *ends_well = true;
+        } else {
+            cJSON *event = cJSON_ParseWithLength(at + 6, (size_t)(end - at - 6));
+            assert_non_null(event);
+            (void)cJSON_AddItemToArray(list, event);
+        }
+        at = end + 2;
+    }
+    return list;
+}
+
+static const cJSON *dig(const cJSON *tree, const char *a, const char *b) {
+    const cJSON *x = cJSON_GetObjectItemCaseSensitive(tree, a);
+    return b == NULL ? x : cJSON_GetObjectItemCaseSensitive(x, b);
+}
+
+static const cJSON *choice_of(const cJSON *event) {
+    return cJSON_GetArrayItem(dig(event, "choices", NULL), 0);
+}
+
+static void a_stream_has_role_reasoning_content_end_usage_and_done(void **state) {
+    (void)state;
+    for (int usage = 0; usage <= 1; usage++) {
+        token_stream ts = open_stream(true, usage, 1);
+        json_text out = {0};
+        add(&ts, &out, piece(0, WIRE_REASONING, "hm\n\"", WIRE_FINISH_NONE));
+        add(&ts, &out,
+            piece(0, WIRE_CONTENT, "", WIRE_FINISH_NONE)); /* half a character so far */
+        add(&ts, &out, piece(0, WIRE_CONTENT, "é", WIRE_FINISH_STOP));
+        token_stream_finish(&ts, &done, &facts, &out);
+        bool ends_well;
+        cJSON *events = events_of(&out, &ends_well);
+        assert_true(ends_well);
+        assert_int_equal(cJSON_GetArraySize(events), usage ? 5 : 4);
+        const cJSON *e = events->child;
+        assert_string_equal(dig(choice_of(e), "delta", "role")->valuestring, "assistant");
+        assert_string_equal(dig(e, "model", NULL)->valuestring, "m\"x");
+        e = e->next;
+        assert_string_equal(dig(choice_of(e), "delta", "reasoning_content")->valuestring,
+                            "hm\n\"");
+        assert_true(cJSON_IsNull(dig(choice_of(e), "finish_reason", NULL)));
+        e = e->next;
+        assert_string_equal(dig(choice_of(e), "delta", "content")->valuestring, "é");
+        e = e->next;
+        assert_string_equal(dig(choice_of(e), "finish_reason", NULL)->valuestring, "stop");
+        assert_int_equal(dig(e, "timings", "predicted_per_second")->valueint, 500);
+        assert_int_equal(dig(e, "timings", "prompt_n")->valueint, 6);
+        assert_string_equal(dig(e, "siliceo", "node")->valuestring, "amber");
+        assert_null(dig(e, "usage", NULL));
+        if (usage) {
+            e = e->next;
+            assert_int_equal(cJSON_GetArraySize(dig(e, "choices", NULL)), 0);
+            assert_int_equal(dig(e, "usage", "total_tokens")->valueint, 16);
+        }
+        cJSON_Delete(events);
+        json_text_release(&out);
+        token_stream_release(&ts);
+    }
+}
+
+static void several_choices_each_have_one_role_and_one_end(void **state) {
+    (void)state;
+    token_stream ts = open_stream(true, false, 2);
+    json_text out = {0};
+    add(&ts, &out, piece(1, WIRE_CONTENT, "b", WIRE_FINISH_LENGTH));
+    add(&ts, &out, piece(0, WIRE_CONTENT, "a", WIRE_FINISH_NONE));
+    add(&ts, &out, piece(0, WIRE_CONTENT, "", WIRE_FINISH_STOP));
+    token_stream_finish(&ts, &done, &facts, &out);
+    bool ends_well;
+    cJSON *events = events_of(&out, &ends_well);
+    int roles[2] = {0}, ends[2] = {0};
+    for (const cJSON *e = events->child; e != NULL; e = e->next) {
+        const cJSON *c = choice_of(e);
+        int i = dig(c, "index", NULL)->valueint;
+        roles[i] += dig(c, "delta", "role") != NULL;
+        ends[i] += cJSON_IsString(dig(c, "finish_reason", NULL));
+    }
+    assert_true(ends_well && roles[0] == 1 && roles[1] == 1 && ends[0] == 1 && ends[1] == 1);
+    cJSON_Delete(events);
+    json_text_release(&out);
+    token_stream_release(&ts);
+}
+
+static void a_whole_reply_holds_all_parts(void **state) {
+    (void)state;
+    token_stream ts = open_stream(false, false, 1);
+    json_text out = {0};
+    add(&ts, &out, piece(0, WIRE_CONTENT, "lost", WIRE_FINISH_STOP));
+    token_stream_restart(&ts);
+    add(&ts, &out, piece(0, WIRE_REASONING, "why", WIRE_FINISH_NONE));
+    wire_tokens t = piece(0, WIRE_CONTENT, "a", WIRE_FINISH_NONE);
+    t.logprobs = wire_text("[{\"token\":\"a\"}]", 15);
+    add(&ts, &out, t);
+    t.finish = WIRE_FINISH_LENGTH;
+    add(&ts, &out, t);
+    assert_int_equal(out.length, 0);
+    token_stream_finish(&ts, &done, &facts, &out);
+    cJSON *reply = cJSON_Parse(out.bytes);
+    const cJSON *c = choice_of(reply);
+    assert_string_equal(dig(reply, "object", NULL)->valuestring, "chat.completion");
+    assert_string_equal(dig(c, "message", "content")->valuestring, "aa");
+    assert_string_equal(dig(c, "message", "reasoning_content")->valuestring, "why");
+    assert_string_equal(dig(c, "finish_reason", NULL)->valuestring, "length");
+    assert_int_equal(cJSON_GetArraySize(dig(c, "logprobs", "content")), 2);
+    assert_int_equal(dig(reply, "usage", "completion_tokens")->valueint, 6);
+    cJSON_Delete(reply);
+    json_text_release(&out);
+    token_stream_release(&ts);
+}
+
+static void tokens_that_make_no_sense_are_refused(void **state) {
+    (void)state;
+    token_stream ts = open_stream(true, false, 1);
+    json_text out = {0};
+    error err = {0};
+    wire_tokens other = piece(1, WIRE_CONTENT, "x", WIRE_FINISH_NONE);
+    assert_int_equal(token_stream_add(&ts, &other, &out, &err), STATUS_BAD_INPUT);
+    wire_tokens tool = piece(0, WIRE_TOOL_CALL, "x", WIRE_FINISH_NONE);
+    assert_int_equal(token_stream_add(&ts, &tool, &out, &err), STATUS_BAD_INPUT);
+    wire_tokens odd = piece(0, WIRE_CONTENT, "x", WIRE_FINISH_NONE);
+    odd.logprobs = wire_text("{", 1);
+    assert_int_equal(token_stream_add(&ts, &odd, &out, &err), STATUS_BAD_INPUT);
+    add(&ts, &out, piece(0, WIRE_CONTENT, "x", WIRE_FINISH_STOP));
+    wire_tokens late = piece(0, WIRE_CONTENT, "y", WIRE_FINISH_NONE);
+    assert_int_equal(token_stream_add(&ts, &late, &out, &err), STATUS_BAD_INPUT);
+    assert_null(strstr(out.bytes, "\"y\""));
+    json_text_release(&out);
+    token_stream_release(&ts);
+}
+
+static void no_cache_is_null_and_failure_is_one_event(void **state) {
+    (void)state;
+    token_stream ts = open_stream(true, false, 1);
+    json_text out = {0};
+    wire_done without = done;
+    without.hit_rate = -1;
+    add(&ts, &out, piece(0, WIRE_CONTENT, "x", WIRE_FINISH_STOP));
+    token_stream_finish(&ts, &without, &facts, &out);
+    assert_non_null(strstr(out.bytes, "\"hit_rate\":null"));
+    json_text_clear(&out);
+    token_stream_fail("{\"error\":{}}", &out);
+    assert_string_equal(out.bytes, "data: {\"error\":{}}\n\n");
+    json_text_clear(&out);
+    token_stream_keepalive(&out);
+    assert_string_equal(out.bytes, ": keepalive\n\n");
+    json_text_release(&out);
+    token_stream_release(&ts);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stream_has_role_reasoning_content_end_usage_and_done),
+        cmocka_unit_test(several_choices_each_have_one_role_and_one_end),
+        cmocka_unit_test(a_whole_reply_holds_all_parts),
+        cmocka_unit_test(tokens_that_make_no_sense_are_refused),
+        cmocka_unit_test(no_cache_is_null_and_failure_is_one_event),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
