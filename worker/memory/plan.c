@@ -1,11 +1,10 @@
 #include "worker/memory/plan.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { HEAD_ROOM_MIN = 128 * 1024 * 1024 };
+enum { HEAD_ROOM_MAX = 128 * 1024 * 1024, NOTE_BYTES = sizeof((plan_line){0}.note) };
 
 static const double MIB = 1024.0 * 1024.0;
 
@@ -29,22 +28,14 @@ uint64_t plan_page_bytes(const model_config *config, kv_type kv) {
     return values * 4;
 }
 
-static plan_line *add_line(memory_plan *plan, const char *part, plan_place place,
-                           uint64_t bytes, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
-
-static plan_line *add_line(memory_plan *plan, const char *part, plan_place place,
-                           uint64_t bytes, const char *format, ...) {
+/* The new line's note, [NOTE_BYTES], for the caller to write. */
+static char *add_line(memory_plan *plan, const char *part, plan_place place, uint64_t bytes) {
     CHECK(plan->n_lines < PLAN_MAX_LINES);
     plan_line *line = &plan->lines[plan->n_lines++];
     line->part = part;
     line->place = place;
     line->bytes = bytes;
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(line->note, sizeof line->note, format, arguments);
-    va_end(arguments);
-    return line;
+    return line->note;
 }
 
 /* --- sizes of parts --- */
@@ -129,33 +120,41 @@ static status plan_slots(memory_plan *plan, const model_config *c, const plan_re
     return STATUS_OK;
 }
 
-static void add_fixed_lines(memory_plan *plan, const model_config *c, const model_weights *w,
-                            const plan_request *r) {
+static void add_expert_lines(memory_plan *plan, const model_config *c, const model_weights *w) {
     uint64_t experts = 0, largest = 0;
     expert_bytes(c, w, &experts, &largest);
-    add_line(plan, "backbone", PLAN_MAPPED, backbone_bytes(c, w), "embedding, head, %u layers",
-             c->n_layers);
-    if (c->moe) {
-        add_line(plan, "experts", PLAN_MAPPED, experts,
-                 "%" PRIu64 " of up to %" PRIu64 " bytes", plan->n_experts_total, largest);
-        uint64_t slot = (largest + 63) / 64 * 64;
-        add_line(plan, "expert slots", PLAN_RAM, plan->n_slots * slot,
-                 plan->n_slots > 0 ? "%u slots, %.1f %% of the experts"
-                                   : "%u: experts are read where they lie",
-                 plan->n_slots, 100.0 * plan->n_slots / (double)plan->n_experts_total);
+    char *note = add_line(plan, "experts", PLAN_MAPPED, experts);
+    (void)snprintf(note, NOTE_BYTES, "%" PRIu64 " of up to %" PRIu64 " bytes",
+                   plan->n_experts_total, largest);
+    uint64_t slot = (largest + 63) / 64 * 64;
+    note = add_line(plan, "expert slots", PLAN_RAM, plan->n_slots * slot);
+    if (plan->n_slots == 0) {
+        (void)snprintf(note, NOTE_BYTES, "none: experts are read where they lie");
+    } else {
+        (void)snprintf(note, NOTE_BYTES, "%u slots, %.1f %% of the experts", plan->n_slots,
+                       100.0 * plan->n_slots / (double)plan->n_experts_total);
     }
+}
+
+static void add_fixed_lines(memory_plan *plan, const model_config *c, const model_weights *w,
+                            const plan_request *r) {
+    char *note = add_line(plan, "backbone", PLAN_MAPPED, backbone_bytes(c, w));
+    (void)snprintf(note, NOTE_BYTES, "embedding, head, %u layers", c->n_layers);
+    if (c->moe) add_expert_lines(plan, c, w);
     uint64_t state = model_config_state_bytes(c);
-    add_line(plan, "recurrent states", PLAN_RAM, plan->n_states * state,
-             "%u of %" PRIu64 " bytes", plan->n_states, state);
-    add_line(plan, "workspace", PLAN_RAM, plan->max_rows * row_bytes(c), "%u rows a step",
-             plan->max_rows);
+    note = add_line(plan, "recurrent states", PLAN_RAM, plan->n_states * state);
+    (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes", plan->n_states, state);
+    note = add_line(plan, "workspace", PLAN_RAM, plan->max_rows * row_bytes(c));
+    (void)snprintf(note, NOTE_BYTES, "%u rows a step, an estimate", plan->max_rows);
     /* One float row a sequence, and the sampler's copy and candidates. */
     uint64_t logits = (uint64_t)c->n_vocab * (4 * (uint64_t)plan->max_outputs + 4 + 8);
-    add_line(plan, "logits", PLAN_RAM, logits, "%u rows of %u, and the sampler",
-             plan->max_outputs, c->n_vocab);
+    note = add_line(plan, "logits", PLAN_RAM, logits);
+    (void)snprintf(note, NOTE_BYTES, "%u rows of %u, and the sampler", plan->max_outputs,
+                   c->n_vocab);
     uint64_t room = r->ram_bytes / 50;
-    if (room > HEAD_ROOM_MIN) room = HEAD_ROOM_MIN;
-    add_line(plan, "head room", PLAN_RAM, room, "requests, code, buffers of the link");
+    if (room > HEAD_ROOM_MAX) room = HEAD_ROOM_MAX;
+    note = add_line(plan, "head room", PLAN_RAM, room);
+    (void)snprintf(note, NOTE_BYTES, "requests, code, buffers of the link");
 }
 
 /* Experts that stay in the file are read through the page cache as it has room. */
@@ -203,9 +202,9 @@ static status plan_context(memory_plan *plan, const model_config *c, const plan_
     plan->n_pages = (uint32_t)(n_pages < fit ? n_pages : fit);
     uint64_t held = (uint64_t)plan->n_pages * MODEL_PAGE_TOKENS;
     plan->n_context = held < wish ? (uint32_t)held : wish;
-    add_line(plan, "KV pages", PLAN_RAM, plan->n_pages * page,
-             "%u of %u tokens, %" PRIu64 " bytes", plan->n_pages, (unsigned)MODEL_PAGE_TOKENS,
-             page);
+    char *note = add_line(plan, "KV pages", PLAN_RAM, plan->n_pages * page);
+    (void)snprintf(note, NOTE_BYTES, "%u of %u tokens, %" PRIu64 " bytes", plan->n_pages,
+                   (unsigned)MODEL_PAGE_TOKENS, page);
     return STATUS_OK;
 }
 
