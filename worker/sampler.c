@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef struct candidate {
-    float logit;
+    float logit; /* and while drawing, its weight */
     int32_t id;
 } candidate;
 
@@ -266,14 +266,16 @@ static size_t select_candidates(const sampler_params *p, const float *logits, ui
     return n;
 }
 
-static int32_t draw(const candidate *candidates, size_t n, float max, float temperature,
-                    double u) {
+/* Logits become weights in place, so that each exponential is taken once. */
+static int32_t draw(candidate *candidates, size_t n, float max, float temperature, double u) {
     double sum = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += exp((double)(candidates[i].logit - max) / (double)temperature);
+    for (size_t i = 0; i < n; i++) {
+        candidates[i].logit = expf((candidates[i].logit - max) / temperature);
+        sum += (double)candidates[i].logit;
+    }
     double rest = u * sum;
     for (size_t i = 0; i < n; i++) {
-        rest -= exp((double)(candidates[i].logit - max) / (double)temperature);
+        rest -= (double)candidates[i].logit;
         if (rest < 0) return candidates[i].id;
     }
     return candidates[n - 1].id; /* rounding left a crumb */
