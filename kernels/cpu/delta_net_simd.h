@@ -81,17 +81,19 @@ static void step(size_t dim, const float *q, const float *k, const float *v, flo
     update_state(dim, q, k, d, decay, state, out);
 }
 
-/* c[r][j] = fma chain over x < n of a[r * a_row + x * a_step] * b[x][j], from start * c. */
+/* c[r][j] = fma chain over x < n of a[r * a_row + x * a_step] * b[x][j], starting from
+ * *start * c[r][j], or from 0 when start is NULL. */
 static inline __attribute__((always_inline)) void
 gemm_tile(float *c, size_t c_stride, const float *a, size_t a_row, size_t a_step,
-          const float *b, size_t b_stride, size_t n, float start, int rows, int vectors) {
+          const float *b, size_t b_stride, size_t n, const float *start, int rows,
+          int vectors) {
     v16 acc[TILE_GEMM_ROWS][TILE_GEMM_VECTORS];
     UNROLL
     for (int r = 0; r < rows; r++)
         UNROLL
     for (int x = 0; x < vectors; x++) {
         const float *at = c + (size_t)r * c_stride + 16 * (size_t)x;
-        acc[r][x] = start == 0.0f ? v_zero() : v_mul(v_set(start), v_load(at));
+        acc[r][x] = start ? v_mul(v_set(*start), v_load(at)) : v_zero();
     }
     for (size_t i = 0; i < n; i++) {
         v16 column[TILE_GEMM_VECTORS];
@@ -113,9 +115,10 @@ gemm_tile(float *c, size_t c_stride, const float *a, size_t a_row, size_t a_step
         v_store(c + (size_t)r * c_stride + 16 * (size_t)x, acc[r][x]);
 }
 
-/* The same for m rows (a multiple of 8) and `dim` columns.  start is 0, 1 or a decay. */
+/* The same for m rows (a multiple of 8) and `dim` columns. */
 static void gemm(float *c, size_t c_stride, const float *a, size_t a_row, size_t a_step,
-                 const float *b, size_t b_stride, size_t m, size_t n, size_t dim, float start) {
+                 const float *b, size_t b_stride, size_t m, size_t n, size_t dim,
+                 const float *start) {
     size_t j = 0;
     for (; j + 16 * TILE_GEMM_VECTORS <= dim; j += 16 * TILE_GEMM_VECTORS)
         for (size_t r = 0; r < m; r += TILE_GEMM_ROWS)
@@ -167,6 +170,7 @@ static void add_rows(float *y, const float *a, const float *d, size_t dim, size_
 /* On entry delta holds k S and out holds q S; on return the new values and the outputs. */
 static void chunk_solve(size_t dim, const delta_net_cut *cut, const float *v, size_t v_stride,
                         float *out, size_t out_stride) {
+    const float one = 1.0f;
     for (size_t t = 0; t < C; t++) {
         const v16 e = v_set(math_exp(cut->decay[t])), beta = v_set(cut->beta[t]);
         float *d = cut->delta + t * dim, *o = out + t * out_stride;
@@ -178,14 +182,14 @@ static void chunk_solve(size_t dim, const delta_net_cut *cut, const float *v, si
     for (size_t b = 0; b < C; b += 8) {
         if (b > 0)
             gemm(cut->delta + b * dim, dim, cut->kk + b * C, C, 1, cut->delta, dim, 8, b, dim,
-                 1.0f);
+                 &one);
         for (size_t t = b + 1; t < b + 8; t++)
             add_rows(cut->delta + t * dim, cut->kk + t * C, cut->delta, dim, b, t);
     }
     for (size_t b = 0; b < C; b += 8) {
         if (b > 0)
             gemm(out + b * out_stride, out_stride, cut->qk + b * C, C, 1, cut->delta, dim, 8, b,
-                 dim, 1.0f);
+                 dim, &one);
         for (size_t t = b; t < b + 8; t++)
             add_rows(out + t * out_stride, cut->qk + t * C, cut->delta, dim, b, t + 1);
     }
@@ -194,8 +198,8 @@ static void chunk_solve(size_t dim, const delta_net_cut *cut, const float *v, si
 static void chunk(size_t dim, delta_net_cut *cut, const float *v, size_t v_stride, float *state,
                   float *out, size_t out_stride) {
     chunk_scores(dim, cut);
-    gemm(cut->delta, dim, cut->k, dim, 1, state, dim, C, dim, dim, 0.0f);
-    gemm(out, out_stride, cut->q, dim, 1, state, dim, C, dim, dim, 0.0f);
+    gemm(cut->delta, dim, cut->k, dim, 1, state, dim, C, dim, dim, NULL);
+    gemm(out, out_stride, cut->q, dim, 1, state, dim, C, dim, dim, NULL);
     chunk_solve(dim, cut, v, v_stride, out, out_stride);
     const float last = cut->decay[C - 1];
     for (size_t t = 0; t < C; t++) {
@@ -204,7 +208,8 @@ static void chunk(size_t dim, delta_net_cut *cut, const float *v, size_t v_strid
         for (size_t i = 0; i < dim; i += 16)
             v_store(k + i, v_mul(v_load(k + i), e));
     }
-    gemm(state, dim, cut->k, 1, dim, cut->delta, dim, dim, C, dim, math_exp(last));
+    const float decay = math_exp(last);
+    gemm(state, dim, cut->k, 1, dim, cut->delta, dim, dim, C, dim, &decay);
 }
 
 static void gated_norm(const float *z, const float *weight, size_t dim, float eps, float *o) {

@@ -249,21 +249,24 @@ static void huge_decay_zero_keys_and_long_runs_stay_finite(void **state) {
         if (t % 5 == 0) memset(c.qkv + t * 96, 0, 96 * sizeof(float));
     }
     c.a[0] = -1e30f;
-    float *first = NULL;
+    float *first = NULL, *first_state = NULL;
     OPS_EACH_TIER {
         float *out = ops_floats(c.n * 32), *s = ops_copy(c.start, state_size(&c));
         run(&c, tier, 0, c.n, s, out);
         for (size_t i = 0; i < c.n * 32; i++)
             assert_true(isfinite(out[i]));
-        if (first) {
-            ops_assert_same(out, first, c.n * 32);
-            free(out);
-        } else {
+        if (!first) {
             first = out;
+            first_state = s;
+            continue;
         }
+        ops_assert_same(out, first, c.n * 32);
+        ops_assert_same(s, first_state, state_size(&c));
+        free(out);
         free(s);
     }
     free(first);
+    free(first_state);
     case_free(&c);
 }
 
