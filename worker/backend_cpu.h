@@ -118,7 +118,7 @@ status cpu_input_init(cpu_input *in, size_t n_rows, size_t max_cols, unsigned fo
                       error *err);
 void cpu_input_release(cpu_input *in);
 static inline float *cpu_input_row(const cpu_input *in, size_t row) {
-    return (float *)((unsigned char *)in->form[ACT_F32] + row * in->stride[ACT_F32]);
+    return (void *)((unsigned char *)in->form[ACT_F32] + row * in->stride[ACT_F32]);
 }
 static inline size_t cpu_input_floats(const cpu_input *in) {
     return in->stride[ACT_F32] / sizeof(float);

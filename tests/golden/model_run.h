@@ -205,7 +205,7 @@ static inline double relative_l2(const float *a, const float *b, size_t n) {
 
 /* Kullback-Leibler divergence of softmax(q) from softmax(p), in nats. */
 static inline double divergence(const float *p, const float *q, size_t n) {
-    double p_max = -INFINITY, q_max = -INFINITY, p_sum = 0, q_sum = 0, kl = 0;
+    double p_max = -HUGE_VAL, q_max = -HUGE_VAL, p_sum = 0, q_sum = 0, kl = 0;
     for (size_t i = 0; i < n; i++) {
         p_max = fmax(p_max, (double)p[i]);
         q_max = fmax(q_max, (double)q[i]);

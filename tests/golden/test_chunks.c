@@ -234,7 +234,8 @@ static void a_saved_state_continues_as_if_never_left(void **state) {
     float *first = new_logits(&r, 64), *again = new_logits(&r, 64);
     size_t state_bytes = (size_t)model_config_state_bytes(r.config);
     unsigned char *saved = malloc(state_bytes), *poison = malloc(state_bytes);
-    assert_true(saved != NULL && poison != NULL);
+    assert_non_null(saved);
+    assert_non_null(poison);
     run_tokens(&r, 0, 0, tokens, 50, 50, first);
     model_state_save(r.m, 0, saved);
     run_tokens(&r, 0, 50, tokens + 50, 20, 20, first);

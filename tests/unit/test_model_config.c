@@ -22,20 +22,42 @@ static char path[512];
 typedef struct key {
     const char *name;
     gguf_kind kind;
+    uint32_t n_items;
     double value;
     const char *text;
     int32_t items[8];
-    uint32_t n_items;
 } key;
 
 #define U32(name, value)                                                                       \
-    { name, GGUF_U32, value, NULL, {0}, 0 }
+    {                                                                                          \
+        name, GGUF_U32, 0, value, NULL, {                                                      \
+            0                                                                                  \
+        }                                                                                      \
+    }
+{name, GGUF_U32, value, NULL, {0}, 0}
 #define F32(name, value)                                                                       \
-    { name, GGUF_F32, value, NULL, {0}, 0 }
+    {                                                                                          \
+        name, GGUF_F32, 0, value, NULL, {                                                      \
+            0                                                                                  \
+        }                                                                                      \
+    }
+{name, GGUF_F32, value, NULL, {0}, 0}
 #define BOOL(name, value)                                                                      \
-    { name, GGUF_BOOL, value, NULL, {0}, 0 }
+    {                                                                                          \
+        name, GGUF_BOOL, 0, value, NULL, {                                                     \
+            0                                                                                  \
+        }                                                                                      \
+    }
+{name, GGUF_BOOL, value, NULL, {0}, 0}
 #define TEXT(name, text)                                                                       \
-    { name, GGUF_STRING, 0, text, {0}, 0 }
+    {                                                                                          \
+        name, GGUF_STRING, 0, 0, text, {                                                       \
+            0                                                                                  \
+        }                                                                                      \
+    }
+{
+    name, GGUF_STRING, 0, text, {0}, 0
+}
 
 static const key good_keys[] = {
     TEXT("general.architecture", "qwen35moe"),
@@ -50,7 +72,7 @@ static const key good_keys[] = {
     F32("qwen35moe.attention.layer_norm_rms_epsilon", 1e-6),
     U32("qwen35moe.rope.dimension_count", 64),
     F32("qwen35moe.rope.freq_base", 1e7),
-    {"qwen35moe.rope.dimension_sections", GGUF_ARRAY, 0, NULL, {11, 11, 10, 0}, 4},
+    {"qwen35moe.rope.dimension_sections", GGUF_ARRAY, 4, 0, NULL, {11, 11, 10, 0}},
     U32("qwen35moe.full_attention_interval", 2),
     U32("qwen35moe.ssm.conv_kernel", 4),
     U32("qwen35moe.ssm.state_size", 128),
@@ -188,13 +210,13 @@ static void wrong_keys_are_refused_by_name_and_value(void **state) {
         {TEXT("qwen35moe.rope.freq_base", "x"), {"rope.freq_base", "number"}},
         {U32("qwen35moe.rope.dimension_count", 257), {"rope.dimension_count", "257"}},
         {U32("qwen35moe.rope.dimension_count", 63), {"rope.dimension_count", "63"}},
-        {{"qwen35moe.rope.dimension_sections", GGUF_ARRAY, 0, NULL, {11, 11, 11, 0}, 4},
+        {{"qwen35moe.rope.dimension_sections", GGUF_ARRAY, 4, 0, NULL, {11, 11, 11, 0}},
          {"dimension_sections", "32"}},
         {TEXT("qwen35moe.rope.scaling.type", "yarn"), {"rope.scaling.type", "yarn"}},
         {U32("qwen35moe.full_attention_interval", 0), {"full_attention_interval", "is 0"}},
-        {{"qwen35moe.attention.recurrent_layers", GGUF_ARRAY, 0, NULL, {1, 0}, 2},
+        {{"qwen35moe.attention.recurrent_layers", GGUF_ARRAY, 2, 0, NULL, {1, 0}},
          {"recurrent_layers", "4 entries"}},
-        {{"qwen35moe.attention.recurrent_layers", GGUF_ARRAY, 0, NULL, {1, 0, 2, 0}, 4},
+        {{"qwen35moe.attention.recurrent_layers", GGUF_ARRAY, 4, 0, NULL, {1, 0, 2, 0}},
          {"recurrent_layers", "entry 2"}},
         {U32("qwen35moe.ssm.conv_kernel", 1), {"ssm.conv_kernel", "is 1"}},
         {U32("qwen35moe.ssm.conv_kernel", 100), {"ssm.conv_kernel", "100"}},
@@ -249,7 +271,7 @@ static void missing_keys_are_refused_by_name(void **state) {
 static void an_explicit_map_of_layers_overrides_the_interval(void **state) {
     (void)state;
     const key map = {
-        "qwen35moe.attention.recurrent_layers", GGUF_ARRAY, 0, NULL, {0, 1, 1, 1}, 4};
+        "qwen35moe.attention.recurrent_layers", GGUF_ARRAY, 4, 0, NULL, {0, 1, 1, 1}};
     model_config c;
     error err = {0};
     write_gguf(&map, NULL, few_tensors, 2);
@@ -261,9 +283,9 @@ static void an_explicit_map_of_layers_overrides_the_interval(void **state) {
 static void keys_of_other_converters_are_understood(void **state) {
     (void)state;
     const key heads = {
-        "qwen35moe.attention.head_count_kv", GGUF_ARRAY, 0, NULL, {0, 2, 0, 2}, 4};
+        "qwen35moe.attention.head_count_kv", GGUF_ARRAY, 4, 0, NULL, {0, 2, 0, 2}};
     const key uneven = {
-        "qwen35moe.attention.head_count_kv", GGUF_ARRAY, 0, NULL, {0, 2, 0, 4}, 4};
+        "qwen35moe.attention.head_count_kv", GGUF_ARRAY, 4, 0, NULL, {0, 2, 0, 4}};
     const key grouped = BOOL("qwen35moe.ssm.v_head_reordered", 0);
     const key tiled = BOOL("qwen35moe.ssm.v_head_reordered", 1);
     model_config c;
