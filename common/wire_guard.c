@@ -38,36 +38,26 @@ static bool read_big_endian(cursor *c, size_t n, uint64_t *out) {
 static bool read_head(cursor *c, head *out) {
     uint64_t tag;
     if (!read_big_endian(c, 1, &tag)) return false;
-    *out = (head){.allowed = true};
-    if (tag <= 0x7f) {
-        out->is_uint = true;
-    } else if (tag <= 0x8f) {
-        out->allowed = false;
-    } else if (tag <= 0x9f) {
-        out->is_array = true;
+    *out = (head){0};
+    bool map = (tag >= 0x80 && tag <= 0x8f) || tag == 0xde || tag == 0xdf;
+    bool extension = (tag >= 0xc7 && tag <= 0xc9) || (tag >= 0xd4 && tag <= 0xd8);
+    out->allowed = !map && !extension && tag != 0xc1; /* c1 is never used */
+    out->is_uint = tag <= 0x7f || (tag >= 0xcc && tag <= 0xcf);
+    out->is_array = (tag >= 0x90 && tag <= 0x9f) || tag == 0xdc || tag == 0xdd;
+    if (tag >= 0x90 && tag <= 0x9f) {
         out->size = tag & 0x0f;
-    } else if (tag <= 0xbf) {
+    } else if (tag >= 0xa0 && tag <= 0xbf) {
         out->size = tag & 0x1f;
-    } else if (tag <= 0xc3) {
-        out->allowed = tag != 0xc1;
-    } else if (tag <= 0xc6) {
+    } else if (tag >= 0xc4 && tag <= 0xc6) { /* bin, its length in 1, 2 or 4 bytes */
         return read_big_endian(c, (size_t)1 << (tag - 0xc4), &out->size);
-    } else if (tag <= 0xc9) {
-        out->allowed = false;
-    } else if (tag <= 0xcb) {
+    } else if (tag == 0xca || tag == 0xcb) { /* float */
         out->size = tag == 0xca ? 4 : 8;
-    } else if (tag <= 0xd3) {
-        out->is_uint = tag <= 0xcf;
+    } else if (tag >= 0xcc && tag <= 0xd3) { /* uint and int of 1, 2, 4, 8 bytes */
         out->size = (uint64_t)1 << ((tag - 0xcc) & 3);
-    } else if (tag <= 0xd8) {
-        out->allowed = false;
-    } else if (tag <= 0xdb) {
+    } else if (tag >= 0xd9 && tag <= 0xdb) { /* str */
         return read_big_endian(c, (size_t)1 << (tag - 0xd9), &out->size);
-    } else if (tag <= 0xdd) {
-        out->is_array = true;
+    } else if (tag == 0xdc || tag == 0xdd) { /* array */
         return read_big_endian(c, tag == 0xdc ? 2 : 4, &out->size);
-    } else {
-        out->allowed = tag >= 0xe0;
     }
     return true;
 }

@@ -73,6 +73,7 @@ static const config_key keys[] = {
 };
 
 typedef struct server {
+    exchange exchange; /* first: its rings stand on cache lines of their own */
     serve_options options;
     config config;
     mesh_security security;
@@ -81,7 +82,6 @@ typedef struct server {
     const char *coordinators[LINK_MAX_COORDINATORS];
     link_params link_params;
     engine_loop_params loop_params;
-    exchange exchange;
     coordinator_link *link;
     engine_loop *loop;
     int signal_fd;

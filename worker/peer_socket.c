@@ -134,7 +134,9 @@ status peer_socket_send(peer_socket *p, const wire_frame *frame, error *err) {
     char *copy = malloc(frame->length);
     if (copy == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for a waiting frame");
     memcpy(copy, frame->bytes, frame->length);
-    p->outbox[(p->first + p->n_frames) % PEER_MAX_FRAMES] = (peer_frame){copy, frame->length};
+    peer_frame *last = &p->outbox[(p->first + p->n_frames) % PEER_MAX_FRAMES];
+    last->bytes = copy;
+    last->length = frame->length;
     p->n_frames++;
     p->n_bytes += frame->length;
     return STATUS_OK;

@@ -366,6 +366,24 @@ static void requests_of_a_coordinator_that_stays_away_are_cancelled(void **state
     wait_until(&double_engine.n_running, 0);
 }
 
+static void one_that_does_not_read_loses_its_requests_and_is_told(void **state) {
+    (void)state;
+    router_open(&r, NULL);
+    node_start(&n, r.address, NULL);
+    router_until_ready(&r, 1);
+    router_submit(&r, 1, 1, "10000000");
+    wait_until(&double_engine.n_cancelled, 1); /* every queue on the way is full before that */
+    uint64_t number = 0;
+    while (router_next(&r, 2000) && r.got.type != WIRE_ERROR) {
+        if (r.got.type == WIRE_TOKENS) assert_int_equal(r.got.tokens.number, number++);
+    }
+    assert_int_equal(r.got.type, WIRE_ERROR);
+    assert_true(says(r.got.error.code, "coordinator_slow"));
+    assert_true(r.got.error.retryable);
+    router_submit(&r, 2, 1, "2"); /* and it is served again */
+    assert_int_equal(router_expect(&r, WIRE_DONE)->done.request, 2);
+}
+
 static void one_that_asks_for_a_hello_gets_it_soon(void **state) {
     (void)state;
     router_open(&r, NULL);
@@ -689,6 +707,7 @@ int main(void) {
         TEST(a_coordinator_that_starts_anew_ends_its_old_requests),
         TEST(a_short_break_of_the_connection_loses_nothing),
         TEST(requests_of_a_coordinator_that_stays_away_are_cancelled),
+        TEST(one_that_does_not_read_loses_its_requests_and_is_told),
         TEST(one_that_asks_for_a_hello_gets_it_soon),
         TEST(a_coordinator_that_refuses_gets_no_beats),
         TEST(beats_go_on_while_the_engine_is_in_a_long_step),

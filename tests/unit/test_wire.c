@@ -210,7 +210,8 @@ static void too_many_items_are_refused(void **state) {
     size_t n = WIRE_MAX_IDS + 100000, head = 3 + 5;
     char *frame = calloc(1, head + n);
     assert_non_null(frame);
-    memcpy(frame, "\x93\x01\x14\xdd\x00", 5);
+    const unsigned char opening[] = {0x93, 0x01, 0x14, 0xdd, 0x00};
+    memcpy(frame, opening, sizeof opening);
     frame[5] = (char)(n >> 16);
     frame[6] = (char)(n >> 8);
     frame[7] = (char)n;
