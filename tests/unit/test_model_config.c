@@ -34,30 +34,24 @@ typedef struct key {
             0                                                                                  \
         }                                                                                      \
     }
-{name, GGUF_U32, value, NULL, {0}, 0}
 #define F32(name, value)                                                                       \
     {                                                                                          \
         name, GGUF_F32, 0, value, NULL, {                                                      \
             0                                                                                  \
         }                                                                                      \
     }
-{name, GGUF_F32, value, NULL, {0}, 0}
 #define BOOL(name, value)                                                                      \
     {                                                                                          \
         name, GGUF_BOOL, 0, value, NULL, {                                                     \
             0                                                                                  \
         }                                                                                      \
     }
-{name, GGUF_BOOL, value, NULL, {0}, 0}
 #define TEXT(name, text)                                                                       \
     {                                                                                          \
         name, GGUF_STRING, 0, 0, text, {                                                       \
             0                                                                                  \
         }                                                                                      \
     }
-{
-    name, GGUF_STRING, 0, text, {0}, 0
-}
 
 static const key good_keys[] = {
     TEXT("general.architecture", "qwen35moe"),
