@@ -113,7 +113,7 @@ static void assert_company_changes_nothing(activation_type activations, kv_type 
                                            bool recorded) {
     const int64_t slots[] = {0, 64, 256};
     for (int s = 0; s < 3; s++) {
-        engine_run run;
+        engine_run run = {0};
         open_with(&run, activations, kv, slots[s]);
         if (s == 0) run_each_alone(&run, recorded);
         run_all_together(&run, slots[s]);

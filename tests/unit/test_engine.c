@@ -521,7 +521,7 @@ static void what_it_is_can_be_asked(void **state) {
 static void slots_are_counted_and_change_no_answer(void **state) {
     (void)state;
     engine_params params = run_params();
-    engine_run run;
+    engine_run run = {0};
     params.n_slots = 64;
     run_open(&run, &params);
     assert_int_equal(engine_n_slots(run.e), 64);
@@ -554,7 +554,7 @@ static void texts_that_outgrow_the_memory_take_turns_and_stay_the_same(void **st
     enum { N = 4 };
     static int32_t alone[N][RUN_IDS];
     engine_params params = run_params();
-    engine_run run;
+    engine_run run = {0};
     char body[512];
     params.n_context = 640;
     open_narrow(&run, &params);
@@ -596,7 +596,7 @@ static void texts_that_outgrow_the_memory_take_turns_and_stay_the_same(void **st
 static void closing_ends_everyone(void **state) {
     (void)state;
     engine_params params = run_params();
-    engine_run run;
+    engine_run run = {0};
     params.n_sequences = 1;
     run_open(&run, &params);
     run_submit(&run, 0, WIRE_CHAT, STORY "}");

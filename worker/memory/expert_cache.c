@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { COUNTER_MAX = 15, COUNTER_NEW = 1, SWEEPS_TO_ZERO = 5 };
-enum { NOBODY = UINT32_MAX };
+#define NOBODY UINT32_MAX
 
 typedef enum slot_phase { SLOT_FREE, SLOT_FILLING, SLOT_HELD } slot_phase;
 
