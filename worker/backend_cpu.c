@@ -16,9 +16,7 @@
 void *cpu_alloc(size_t bytes) {
     size_t rounded = (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
     if (rounded == 0) rounded = CPU_ALIGN;
-    void *at = aligned_alloc(CPU_ALIGN, rounded);
-    if (at != NULL) memset(at, 0, rounded);
-    return at;
+    return aligned_alloc(CPU_ALIGN, rounded);
 }
 
 void *cpu_reserve(size_t bytes) {

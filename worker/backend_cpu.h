@@ -104,7 +104,7 @@ void cpu_run_range(backend_cpu *b, size_t n_items, size_t multiple, double ns_pe
                    cpu_range body, const void *args);
 void *cpu_scratch(const backend_cpu *b, uint32_t worker);
 
-/* 64-byte aligned and zeroed; NULL without memory. */
+/* 64-byte aligned and not cleared: what a step reads, it wrote.  NULL without memory. */
 void *cpu_alloc(size_t bytes);
 /* Large memory that becomes real when touched, zeroed; NULL without memory. */
 void *cpu_reserve(size_t bytes);
