@@ -19,40 +19,40 @@ typedef enum field_kind {
 
 typedef struct field {
     const char *name;
-    field_kind kind;
-    double min, max;
     const char *choices; /* of a string: |a|b| */
-    bool forwarded;      /* the worker gets it */
+    double min, max;
+    field_kind kind;
+    bool forwarded; /* the worker gets it */
 } field;
 
 #define TWO_53 9007199254740992.0
 
 static const field fields[] = {
-    {"model", FIELD_STRING, 0, 0, NULL, true},
-    {"messages", FIELD_ARRAY, 0, 0, NULL, true},
-    {"tools", FIELD_ARRAY, 0, 0, NULL, true},
-    {"tool_choice", FIELD_ANY, 0, 0, NULL, false},
-    {"chat_template_kwargs", FIELD_OBJECT, 0, 0, NULL, true},
-    {"max_tokens", FIELD_INTEGER, 1, 16777216, NULL, true},
-    {"max_completion_tokens", FIELD_INTEGER, 1, 16777216, NULL, true},
-    {"temperature", FIELD_NUMBER, 0, 2, NULL, true},
-    {"top_p", FIELD_NUMBER, 0, 1, NULL, true},
-    {"top_k", FIELD_INTEGER, -1, 16777216, NULL, true},
-    {"min_p", FIELD_NUMBER, 0, 1, NULL, true},
-    {"presence_penalty", FIELD_NUMBER, -2, 2, NULL, true},
-    {"frequency_penalty", FIELD_NUMBER, -2, 2, NULL, true},
-    {"repetition_penalty", FIELD_NUMBER, 0.01, 10, NULL, true},
-    {"seed", FIELD_INTEGER, -TWO_53, TWO_53, NULL, true},
-    {"stop", FIELD_STOP, 0, 0, NULL, true},
-    {"n", FIELD_INTEGER, 1, WIRE_MAX_CHOICES, NULL, true},
-    {"logprobs", FIELD_BOOL, 0, 0, NULL, true},
-    {"top_logprobs", FIELD_INTEGER, 0, 20, NULL, true},
-    {"logit_bias", FIELD_OBJECT, 0, 0, NULL, true},
-    {"reasoning_effort", FIELD_STRING, 0, 0, "|none|minimal|low|medium|high|xhigh|", true},
-    {"enable_thinking", FIELD_BOOL, 0, 0, NULL, true},
-    {"stream", FIELD_BOOL, 0, 0, NULL, false},
-    {"stream_options", FIELD_OBJECT, 0, 0, NULL, false},
-    {"response_format", FIELD_OBJECT, 0, 0, NULL, false},
+    {"model", NULL, 0, 0, FIELD_STRING, true},
+    {"messages", NULL, 0, 0, FIELD_ARRAY, true},
+    {"tools", NULL, 0, 0, FIELD_ARRAY, true},
+    {"tool_choice", NULL, 0, 0, FIELD_ANY, false},
+    {"chat_template_kwargs", NULL, 0, 0, FIELD_OBJECT, true},
+    {"max_tokens", NULL, 1, 16777216, FIELD_INTEGER, true},
+    {"max_completion_tokens", NULL, 1, 16777216, FIELD_INTEGER, true},
+    {"temperature", NULL, 0, 2, FIELD_NUMBER, true},
+    {"top_p", NULL, 0, 1, FIELD_NUMBER, true},
+    {"top_k", NULL, -1, 16777216, FIELD_INTEGER, true},
+    {"min_p", NULL, 0, 1, FIELD_NUMBER, true},
+    {"presence_penalty", NULL, -2, 2, FIELD_NUMBER, true},
+    {"frequency_penalty", NULL, -2, 2, FIELD_NUMBER, true},
+    {"repetition_penalty", NULL, 0.01, 10, FIELD_NUMBER, true},
+    {"seed", NULL, -TWO_53, TWO_53, FIELD_INTEGER, true},
+    {"stop", NULL, 0, 0, FIELD_STOP, true},
+    {"n", NULL, 1, WIRE_MAX_CHOICES, FIELD_INTEGER, true},
+    {"logprobs", NULL, 0, 0, FIELD_BOOL, true},
+    {"top_logprobs", NULL, 0, 20, FIELD_INTEGER, true},
+    {"logit_bias", NULL, 0, 0, FIELD_OBJECT, true},
+    {"reasoning_effort", "|none|minimal|low|medium|high|xhigh|", 0, 0, FIELD_STRING, true},
+    {"enable_thinking", NULL, 0, 0, FIELD_BOOL, true},
+    {"stream", NULL, 0, 0, FIELD_BOOL, false},
+    {"stream_options", NULL, 0, 0, FIELD_OBJECT, false},
+    {"response_format", NULL, 0, 0, FIELD_OBJECT, false},
 };
 enum { N_FIELDS = sizeof fields / sizeof fields[0], MAX_STOPS = 16, MAX_STOP_BYTES = 1024 };
 

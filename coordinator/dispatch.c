@@ -117,7 +117,7 @@ static bool snapshot_take(snapshot *s, const coordinator *c, uint64_t now_ns) {
     size_t n = count_nodes(c, &n_in_flight);
     if (n == 0) return false;
     size_t planned = c->queue.n_waiting < MAX_PLANNED ? c->queue.n_waiting : MAX_PLANNED;
-    s->nodes = calloc(n, sizeof *s->nodes);
+    s->nodes = calloc(n, sizeof(node *));
     s->views = calloc(n, sizeof *s->views);
     s->may = calloc(n, sizeof *s->may);
     s->finishes = calloc(n_in_flight + n * planned + 1, sizeof *s->finishes);

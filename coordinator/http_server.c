@@ -98,7 +98,7 @@ struct http_server {
 
 static bool guard_grow(http_server *s) {
     uint32_t n = s->n_guards == 0 ? 64 : s->n_guards * 2;
-    http_exchange **guards = realloc(s->guards, n * sizeof *guards);
+    http_exchange **guards = realloc(s->guards, n * sizeof(http_exchange *));
     if (guards == NULL) return false;
     s->guards = guards;
     uint32_t *generations = realloc(s->generations, n * sizeof *generations);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 const char *node_state_name(node_state state) {
     static const char *const names[NODE_STATES] = {
@@ -94,12 +95,36 @@ static void rejudge(node_table *t, node *n, uint64_t now_ms) {
 
 /* ------------------------------------------------------------ finding */
 
+/* Every token's message is looked up here, so it is not a walk over the list. */
+static size_t bucket_of(const void *identity, size_t n_identity) {
+    return XXH3_64bits(identity, n_identity) % NODE_BUCKETS;
+}
+
 node *node_table_by_identity(const node_table *t, const void *identity, size_t n_identity) {
-    for (node *n = t->first; n != NULL; n = n->next) {
+    for (node *n = t->by_identity[bucket_of(identity, n_identity)]; n != NULL;
+         n = n->identity_next) {
         if (n->n_identity == n_identity && memcmp(n->identity, identity, n_identity) == 0)
             return n;
     }
     return NULL;
+}
+
+static void drop_identity(node_table *t, node *n) {
+    if (n->n_identity == 0) return;
+    node **at = &t->by_identity[bucket_of(n->identity, n->n_identity)];
+    while (*at != n)
+        at = &(*at)->identity_next;
+    *at = n->identity_next;
+    n->n_identity = 0;
+}
+
+static void take_identity(node_table *t, node *n, const void *identity, size_t n_identity) {
+    drop_identity(t, n);
+    memcpy(n->identity, identity, n_identity);
+    n->n_identity = n_identity;
+    node **at = &t->by_identity[bucket_of(identity, n_identity)];
+    n->identity_next = *at;
+    *at = n;
 }
 
 node *node_table_by_name(const node_table *t, const char *name) {
@@ -137,6 +162,7 @@ void node_table_release(node_table *t) {
         n = next;
     }
     t->first = NULL;
+    memset(t->by_identity, 0, sizeof t->by_identity);
     t->n_nodes = 0;
 }
 
@@ -146,6 +172,7 @@ void node_table_forget(node_table *t, node *n) {
         if (*at != n) continue;
         *at = n->next;
         t->n_nodes--;
+        drop_identity(t, n);
         log_info("node-forgotten", "node=%s", n->name);
         node_free(n);
         return;
@@ -261,8 +288,7 @@ status node_table_hello(node_table *t, const void *identity, size_t n_identity, 
     rc = take_models(n, hello, err);
     if (rc != STATUS_OK) return rc;
     take_profile(n, hello);
-    memcpy(n->identity, identity, n_identity);
-    n->n_identity = n_identity;
+    take_identity(t, n, identity, n_identity);
     node_table_heard(t, n, fd, now_ms);
     *out = n;
     return STATUS_OK;

@@ -47,52 +47,56 @@ typedef struct node_limits { /* milliseconds */
     uint32_t breaker_failures;
 } node_limits;
 
-enum { NODE_MAX_IDENTITY = 255 };
+enum { NODE_MAX_IDENTITY = 255, NODE_BUCKETS = 1024 };
 
 struct request;
 
 typedef struct node {
     struct node *next;
-    char name[WIRE_MAX_NAME + 1];
-    char build[64];
-    char profile[WIRE_MAX_NAME + 1];
-    char backend[32];
-    char gpu[WIRE_MAX_NAME + 1];
-    uint8_t identity[NODE_MAX_IDENTITY];
-    size_t n_identity;
-    int fd; /* of the connection, to know its end; -1 */
-    uint64_t instance;
-    uint64_t rival; /* instance of another process that wants the name */
-    uint32_t rival_tries;
-    uint64_t vram_mib, ram_mib, slots, experts_total, threads, max_sequences;
+    struct node *identity_next; /* in its bucket of the table */
     node_model *models;
     size_t n_models;
+    struct request *requests; /* those that hold a place here, by request.node_next */
+    uint64_t credit;
+    uint64_t max_sequences;
+    uint32_t in_flight; /* of those requests */
 
-    wire_beat beat; /* its reason is beat_reason */
-    char beat_reason[256];
-    bool has_beat;
+    /* facts from which the state is judged */
+    uint32_t failures; /* server errors in a row */
+    uint64_t instance;
     uint64_t last_heard_ms;
-
-    bool connected;
     uint64_t disconnected_ms;
+    uint64_t quarantine_until_ms;
+    wire_beat beat; /* its reason is beat_reason */
+    int fd;         /* of the connection, to know its end; -1 */
+    bool has_beat;
+    bool connected;
     bool left; /* said BYE */
     bool drained_by_admin;
-    uint32_t failures; /* server errors in a row */
-    uint64_t quarantine_until_ms;
     bool probation; /* quarantine is over, one request may prove it well */
 
     node_state state;
-    char reason[320];
+    uint32_t rival_tries;
+    uint64_t rival; /* instance of another process that wants the name */
     uint64_t state_since_ms;
 
-    uint64_t credit;
-    uint32_t in_flight;       /* requests that hold a place here */
-    struct request *requests; /* them, by request.node_next */
+    uint64_t vram_mib, ram_mib, slots, experts_total, threads;
     uint64_t served, failed, tokens_out, tokens_in;
+
+    size_t n_identity;
+    uint8_t identity[NODE_MAX_IDENTITY];
+    char name[WIRE_MAX_NAME + 1];
+    char profile[WIRE_MAX_NAME + 1];
+    char gpu[WIRE_MAX_NAME + 1];
+    char build[64];
+    char backend[32];
+    char beat_reason[256];
+    char reason[320];
 } node;
 
 typedef struct node_table {
-    node *first;
+    node *first; /* by name */
+    node *by_identity[NODE_BUCKETS];
     size_t n_nodes;
     node_limits limits;
     void *context;

@@ -169,7 +169,7 @@ static void add_usage(const wire_done *done, json_text *out) {
         "\"prompt_tokens_details\":{\"cached_tokens\":%llu},"
         "\"completion_tokens_details\":{\"reasoning_tokens\":%llu}}",
         (unsigned long long)done->prompt_tokens, (unsigned long long)done->completion_tokens,
-        (unsigned long long)(done->prompt_tokens + done->completion_tokens),
+        (unsigned long long)done->prompt_tokens + (unsigned long long)done->completion_tokens,
         (unsigned long long)done->cached_tokens, (unsigned long long)done->reasoning_tokens);
 }
 
