@@ -263,6 +263,9 @@ static void a_newer_epoch_replaces_an_older_and_stale_ones_are_dropped(void **st
     router_submit(&r, 7, 4, "1"); /* stale */
     router_submit(&r, 7, 5, "1"); /* the same again */
     router_cancel(&r, 7, 4);      /* meant for an older one */
+    router_submit(&r, 9, 1, "1"); /* when it is over, the cancel has been seen */
+    assert_int_equal(router_expect(&r, WIRE_DONE)->done.request, 9);
+    assert_int_equal(atomic_load(&double_engine.n_cancelled), 0);
     router_submit(&r, 7, 6, "2"); /* replaces */
     const wire_message *m;
     do {
@@ -276,7 +279,7 @@ static void a_newer_epoch_replaces_an_older_and_stale_ones_are_dropped(void **st
     do {
         m = router_expect(&r, WIRE_DONE);
     } while (m->done.request != 8);
-    assert_int_equal(atomic_load(&double_engine.n_submitted), 3);
+    assert_int_equal(atomic_load(&double_engine.n_submitted), 4);
 }
 
 /* ---- the peer misbehaves or goes ---- */
