@@ -147,12 +147,27 @@ static bool is_better(candidate a, candidate b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
+/* The largest logit, of equals that with the lowest id; {-inf, -1} when there is none.
+ * Lanes have no order among them, so the compiler may compare them at once; a NaN never
+ * compares larger. */
 static candidate largest(const float *logits, uint32_t n_vocab) {
-    candidate best = {-INFINITY, -1};
-    for (uint32_t i = 0; i < n_vocab; i++) {
-        if (logits[i] > best.logit) best = (candidate){logits[i], (int32_t)i};
+    enum { LANES = 16 };
+    float lanes[LANES], max = -INFINITY;
+    uint32_t n_whole = n_vocab / LANES * LANES;
+    for (uint32_t lane = 0; lane < LANES; lane++)
+        lanes[lane] = -INFINITY;
+    for (uint32_t i = 0; i < n_whole; i += LANES) {
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            lanes[lane] = logits[i + lane] > lanes[lane] ? logits[i + lane] : lanes[lane];
     }
-    return best;
+    for (uint32_t lane = 0; lane < LANES; lane++)
+        max = lanes[lane] > max ? lanes[lane] : max;
+    for (uint32_t i = n_whole; i < n_vocab; i++)
+        max = logits[i] > max ? logits[i] : max;
+    for (uint32_t i = 0; i < n_vocab && max > -INFINITY; i++) {
+        if (logits[i] == max) return (candidate){max, (int32_t)i};
+    }
+    return (candidate){-INFINITY, -1};
 }
 
 /* Heap with the worst candidate at its root. */

@@ -166,6 +166,21 @@ static void greedy_takes_the_lowest_id_among_equals_and_draws_nothing(void **sta
     sampler_scratch_free(scratch);
 }
 
+static void the_largest_is_found_at_every_place(void **state) {
+    (void)state;
+    sampler_params params = PLAIN;
+    params.temperature = 0;
+    for (uint32_t n = 1; n <= V; n++) {
+        for (uint32_t at = 0; at < n; at++) {
+            float logits[V];
+            for (uint32_t i = 0; i < n; i++)
+                logits[i] = i % 3 == 0 ? NAN : -5.0f - (float)i;
+            logits[at] = -1;
+            assert_int_equal(pick_once(&params, logits, n), at);
+        }
+    }
+}
+
 static void top_k_of_one_is_greedy_at_any_temperature(void **state) {
     (void)state;
     float logits[V];
@@ -320,6 +335,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_follow_the_exact_probabilities),
         cmocka_unit_test(greedy_takes_the_lowest_id_among_equals_and_draws_nothing),
+        cmocka_unit_test(the_largest_is_found_at_every_place),
         cmocka_unit_test(top_k_of_one_is_greedy_at_any_temperature),
         cmocka_unit_test(biases_add_and_masks_win),
         cmocka_unit_test(penalties_count_prompt_and_output_as_said),
