@@ -113,10 +113,14 @@ ask() {
         messages: [{role: "user", content: $q}]}')
     curl -sS -N "$url/v1/chat/completions" -H 'Content-Type: application/json' -d "$body" |
         sed -un 's/^data: //p' | tee "$work/stream.log" |
-        jq -Rrj --unbuffered --arg dim "$dim" --arg plain "$plain" 'fromjson? // empty
-            | (.choices[0].delta // {}) as $d
-            | (if ($d.reasoning_content // "") != "" then $dim + $d.reasoning_content + $plain else "" end)
-              + ($d.content // "")'
+        jq -nRrj --unbuffered --arg dim "$dim" --arg plain "$plain" 'foreach (inputs | fromjson? // empty) as $chunk
+            ({thinking: false, text: ""};
+             ($chunk.choices[0]?.delta // {}) as $d
+             | (.thinking and ($d.content // "") != "") as $answers
+             | .text = (if ($d.reasoning_content // "") != "" then $dim + $d.reasoning_content + $plain else "" end)
+                     + (if $answers then "\n" else "" end) + ($d.content // "")
+             | .thinking = (($d.reasoning_content // "") != "" or (.thinking and ($answers | not)));
+             .text)'
     echo
     jq -Rr 'fromjson? // empty | select(.siliceo and .timings) | "   node \(.siliceo.node), "
         + "\(.timings.predicted_per_second | floor) tok/s, expert hit rate "

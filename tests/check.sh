@@ -34,9 +34,9 @@ tidy() {
     flags="-std=c11 -D_GNU_SOURCE -I. -DSILICEO_BUILD=\"check\" $(pkg-config --cflags libcjson libmicrohttpd libsodium 2>/dev/null)"
     avx="-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni"
     echo $sources | tr ' ' '\n' | grep -v '_avx' |
-        xargs -P "$jobs" -n 6 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$flags" sh 2>/dev/null &&
+        xargs -P "$jobs" -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$flags" sh 2>/dev/null &&
         echo $sources | tr ' ' '\n' | grep '_avx' |
-        xargs -r -P "$jobs" -n 4 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$flags $avx" sh 2>/dev/null
+        xargs -r -P "$jobs" -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$@" -- '"$flags $avx" sh 2>/dev/null
 }
 cpp_check() {
     cppcheck --quiet --std=c11 --enable=warning,performance,portability --error-exitcode=1 \
