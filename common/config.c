@@ -312,8 +312,16 @@ static const char *config_path(int argc, char *const argv[]) {
     return getenv("SILICEO_CONFIG");
 }
 
+/* A list that is read again starts anew instead of growing by what it held. */
+static void restart_lists(config *c) {
+    for (size_t i = 0; i < c->n_keys; i++) {
+        if (c->keys[i].kind == CONFIG_LIST) c->source[i] = SOURCE_DEFAULT;
+    }
+}
+
 status config_read(config *c, int argc, char *const argv[], error *err) {
     size_t index = 0;
+    restart_lists(c);
     const char *path = find_key(c, "config", &index) ? config_path(argc, argv) : NULL;
     status rc = path != NULL && *path != '\0' ? config_read_file(c, path, err) : STATUS_OK;
     if (rc == STATUS_OK) rc = config_read_environment(c, err);

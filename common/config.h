@@ -58,7 +58,8 @@ status config_read_environment(config *c, error *err);
  * looked at.  Words that are no flags are an error unless `words` is given. */
 status config_read_flags(config *c, int argc, char *const argv[], const char **words,
                          size_t cap_words, size_t *n_words, error *err);
-/* All three in order; the file is the value of --config or SILICEO_CONFIG, if any. */
+/* All three in order; the file is the value of --config or SILICEO_CONFIG, if any.
+ * May be called again (after a profile was read): lists are then read anew. */
 status config_read(config *c, int argc, char *const argv[], error *err);
 
 /* Set one key as if by a flag.  For profiles and tests. */

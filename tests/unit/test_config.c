@@ -87,6 +87,16 @@ static void bools_and_lists_come_as_people_write_them(void **state) {
     end(f);
 }
 
+static void reading_again_does_not_double_a_list(void **state) {
+    (void)state;
+    fixture *f = begin("");
+    const char *words[] = {"--peer", "a", "--peer=b"};
+    assert_int_equal(read_words(f, 3, words), STATUS_OK);
+    assert_int_equal(read_words(f, 3, words), STATUS_OK);
+    assert_string_equal(f->o.peers, "a\nb");
+    end(f);
+}
+
 static void every_mistake_names_place_key_and_value(void **state) {
     (void)state;
     static const struct {
@@ -166,6 +176,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flag_beats_environment_beats_file),
         cmocka_unit_test(bools_and_lists_come_as_people_write_them),
+        cmocka_unit_test(reading_again_does_not_double_a_list),
         cmocka_unit_test(every_mistake_names_place_key_and_value),
         cmocka_unit_test(an_overlong_line_is_refused_and_not_cut),
         cmocka_unit_test(a_missing_file_is_named),
