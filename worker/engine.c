@@ -402,8 +402,9 @@ static void take_row(engine *e, const scheduler_piece *piece, float *logits) {
         return;
     }
     if (r->job.logprobs) request_note_logprobs(r, e->scratch, e->raw_row, id);
+    bool lost = r->logprobs.failed;
     if (!request_take(r, c, id)) scheduler_remove(e->scheduler, &c->timeline);
-    if (c->text.failed || r->logprobs.failed) {
+    if (lost || c->text.failed) {
         request_fault f =
             make_fault(503, "out_of_memory", true, STATUS_NO_MEMORY, "no memory for the text");
         end_request(e, r, &f);

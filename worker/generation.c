@@ -4,11 +4,13 @@
 
 enum { FIRST_BYTES = 1024 }; /* longer than a token's text and what is held back, mostly */
 
-/* Grow a buffer now, so that the token loop need not. */
-static void reserve(json_text *text) {
+/* Grow a buffer now, so that the token loop need not; false without memory. */
+static bool reserve(json_text *text) {
     static const char zeros[FIRST_BYTES];
     json_text_add(text, zeros, sizeof zeros);
+    bool grown = !text->failed;
     json_text_clear(text);
+    return grown;
 }
 
 status generation_init(generation *g, const tokenizer *vocab, bool splits, bool starts_inside,
@@ -24,12 +26,11 @@ status generation_init(generation *g, const tokenizer *vocab, bool splits, bool 
     json_text *texts[] = {&g->reasoning, &g->content, &g->raw_reasoning, &g->raw_content,
                           &g->unstopped};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        reserve(texts[i]);
-        g->failed |= texts[i]->failed;
+        if (reserve(texts[i])) continue;
+        generation_release(g);
+        return error_set(err, STATUS_NO_MEMORY, "generation: no memory for its text");
     }
-    if (!g->failed) return STATUS_OK;
-    generation_release(g);
-    return error_set(err, STATUS_NO_MEMORY, "generation: no memory for its text");
+    return STATUS_OK;
 }
 
 void generation_release(generation *g) {

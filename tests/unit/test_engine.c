@@ -28,6 +28,7 @@
 
 static atomic_bool watching;
 static atomic_uint n_allocations;
+static atomic_uint failing; /* number of the allocation that gets nothing; 0: none */
 
 #ifndef SANITIZED
 /* glibc's own entry points; the definitions below take the place of its public ones in
@@ -36,23 +37,22 @@ extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 
-static void note_allocation(void) {
-    if (atomic_load(&watching)) atomic_fetch_add(&n_allocations, 1);
+/* Counts one while it is being watched; false when this one shall fail. */
+static bool may_allocate(void) {
+    if (!atomic_load(&watching)) return true;
+    return atomic_fetch_add(&n_allocations, 1) + 1 != atomic_load(&failing);
 }
 
 void *malloc(size_t n) {
-    note_allocation();
-    return __libc_malloc(n);
+    return may_allocate() ? __libc_malloc(n) : NULL;
 }
 
 void *calloc(size_t n, size_t size) {
-    note_allocation();
-    return __libc_calloc(n, size);
+    return may_allocate() ? __libc_calloc(n, size) : NULL;
 }
 
 void *realloc(void *p, size_t n) {
-    note_allocation();
-    return __libc_realloc(p, n);
+    return may_allocate() ? __libc_realloc(p, n) : NULL;
 }
 #endif
 
@@ -485,6 +485,43 @@ static void decoding_allocates_nothing(void **state) {
     run_all(&shared);
 }
 
+/* Every allocation of a submit fails once; each time the request is shed as a whole. */
+static void a_submit_without_memory_is_shed_and_harms_nobody(void **state) {
+    (void)state;
+#ifdef SANITIZED
+    skip();
+#endif
+    const char *body = STORY ",\"presence_penalty\":1,\"stop\":[\"a b\"],\"n\":2,"
+                             "\"logit_bias\":{\"5\":1},\"logprobs\":true}";
+    wire_submit submit = {.kind = WIRE_CHAT, .body = wire_text(body, strlen(body))};
+    unsigned nth = 0;
+    for (bool reached = true; reached; nth++) {
+        error err = {0};
+        run_forget(&shared);
+        atomic_store(&n_allocations, 0);
+        atomic_store(&failing, nth + 1);
+        atomic_store(&watching, true);
+        status rc = engine_submit(shared.e, &submit, &err);
+        atomic_store(&watching, false);
+        reached = atomic_load(&n_allocations) > nth;
+        if (!reached) {
+            assert_int_equal(rc, STATUS_OK);
+            assert_false(shared.answers[0].failed);
+        } else if (rc != STATUS_NO_MEMORY) {
+            /* cJSON does not say why it gave no tree, so that is taken for bad JSON. */
+            if (strstr(shared.answers[0].error, "not valid JSON") == NULL) {
+                fail_msg("allocation %u failed and the status was %d", nth + 1, (int)rc);
+            }
+        }
+    }
+    atomic_store(&failing, 0);
+    assert_true(nth > 20);
+    assert_true(engine_cancel(shared.e, 0, 0));
+    run_all(&shared);
+    const run_answer *a = run_one(&shared, WIRE_CHAT, ROSE "}");
+    assert_non_null(strstr(a->choices[0].content, "Umberto Eco"));
+}
+
 static void measuring_leaves_the_engine_as_it_was(void **state) {
     (void)state;
     error err = {0};
@@ -654,6 +691,7 @@ int main(void) {
         cmocka_unit_test(a_second_request_of_the_same_name_is_not_taken),
         cmocka_unit_test(a_full_queue_takes_nothing_and_calls_nobody),
         cmocka_unit_test(decoding_allocates_nothing),
+        cmocka_unit_test(a_submit_without_memory_is_shed_and_harms_nobody),
         cmocka_unit_test(measuring_leaves_the_engine_as_it_was),
         cmocka_unit_test(what_it_is_can_be_asked),
         cmocka_unit_test(slots_are_counted_and_change_no_answer),
