@@ -16,7 +16,13 @@
 
 /* Keys of the outer epoll; those with HTTP_EVENT_BIT are the HTTP server's. */
 enum { EVENT_MESH = 1, EVENT_MONITOR, EVENT_SIGNAL };
-enum { TICK_MS = 50, DRAIN_BATCH = 512, MAX_EVENTS = 256, GOODBYE_MS = 1000 };
+enum {
+    TICK_MS = 50,
+    DRAIN_BATCH = 512,
+    MAX_EVENTS = 256,
+    GOODBYE_MS = 1000,
+    COMPLAIN_MS = 1000
+};
 
 /* ------------------------------------------------------------ the mesh's messages */
 
@@ -127,7 +133,11 @@ static void on_garbage(void *context, const worker_peer *peer, const char *why) 
     coordinator *c = context;
     metric_add(c->counters.garbage, 1);
     node *n = node_table_by_identity(&c->nodes, peer->identity, peer->n_identity);
-    log_warn("mesh-garbage", "node=%s error=\"%s\"", n != NULL ? n->name : "-", why);
+    uint64_t now_ms = clock_monotonic_ms();
+    if (now_ms - c->complained_ms >= COMPLAIN_MS) { /* the counter has them all */
+        c->complained_ms = now_ms;
+        log_warn("mesh-garbage", "node=%s error=\"%s\"", n != NULL ? n->name : "-", why);
+    }
     /* A stranger learns what is wrong with it, such as another version; a node is not
      * sent away for one bad frame, whose loss shows as a gap. */
     if (n == NULL) refuse(c, peer, 400, "bad_message", false, why);
@@ -223,6 +233,7 @@ static status open_http(coordinator *c, error *err) {
     const options *o = c->options;
     http_params params = {.address = o->http,
                           .max_body_bytes = (size_t)o->http_max_body_mib << 20,
+                          .max_bodies_bytes = (size_t)o->http_max_bodies_mib << 20,
                           .max_queue_bytes = (size_t)o->http_stream_queue_kib << 10,
                           .max_connections =
                               allow_descriptors((uint32_t)o->http_max_connections),

@@ -40,8 +40,9 @@ typedef struct coordinator {
     admission queue;
     request *buckets[REQUEST_BUCKETS]; /* by id */
     uint64_t last_request;
-    uint32_t n_running;    /* requests that hold a place on a node */
-    uint32_t n_cancelling; /* of them, those that nobody waits for any more */
+    uint32_t n_running;     /* requests that hold a place on a node */
+    uint32_t n_cancelling;  /* of them, those that nobody waits for any more */
+    uint64_t complained_ms; /* about nonsense on the mesh, when last */
     bool dispatch_due;
     struct chat *chats; /* replies under way, for their clocks */
 

@@ -52,6 +52,8 @@ struct http_exchange {
     char request_id[72];
     json_text body;
     bool over_size;
+    bool no_room; /* all bodies together are at their bound */
+    size_t body_counted;
     bool dispatched;
     bool suspended;
     bool queued; /* the reply is with libmicrohttpd */
@@ -92,6 +94,7 @@ struct http_server {
     uint32_t n_guards;
     uint32_t free_hint;
     http_stats stats;
+    size_t body_bytes; /* held now, over all exchanges */
 };
 
 /* ------------------------------------------------------------ client-gone guard */
@@ -420,16 +423,25 @@ static enum MHD_Result begin_exchange(http_server *s, http_exchange *x, const ch
     return MHD_YES;
 }
 
+static void drop_body(http_exchange *x) {
+    json_text_release(&x->body);
+    x->server->body_bytes -= x->body_counted;
+    x->body_counted = 0;
+}
+
+/* A body that is refused here is read and dropped until its end or the deadline. */
 static void take_body(http_exchange *x, const char *bytes, size_t length) {
-    size_t limit = x->server->params.max_body_bytes;
-    if (x->dead || x->over_size) return;
-    if (x->body.length + length > limit) {
-        /* A chunked body: what follows is read and dropped until its end or the deadline. */
-        x->over_size = true;
-        json_text_release(&x->body);
+    http_server *s = x->server;
+    if (x->dead || x->over_size || x->no_room) return;
+    x->over_size = x->body.length + length > s->params.max_body_bytes;
+    x->no_room = s->body_bytes + length > s->params.max_bodies_bytes;
+    if (x->over_size || x->no_room) {
+        drop_body(x);
         return;
     }
     json_text_add(&x->body, bytes, length);
+    x->body_counted += length;
+    s->body_bytes += length;
 }
 
 static void dispatch(http_exchange *x) {
@@ -444,7 +456,7 @@ static void dispatch(http_exchange *x) {
                        s->params.max_body_bytes);
         if (http_guard_path_is_api(x->path)) http_allow_origins(x);
         http_reply_error(x, 413, "body_too_large", NULL, 0, message);
-    } else if (x->body.failed) {
+    } else if (x->body.failed || x->no_room) {
         http_reply_error(x, 503, "no_memory", NULL, 1, "no memory for the request body");
     } else {
         s->params.on_request(s->params.context, x);
@@ -495,7 +507,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     if (x->next != NULL) x->next->previous = x->previous;
     for (size_t i = 0; i < x->n_headers; i++)
         free(x->headers[i].value);
-    json_text_release(&x->body);
+    drop_body(x);
     json_text_release(&x->out);
     free(x->path);
     free(x);
@@ -764,7 +776,7 @@ const char *http_body(const http_exchange *x, size_t *length) {
 }
 
 void http_body_drop(http_exchange *x) {
-    json_text_release(&x->body);
+    drop_body(x);
 }
 
 const char *http_request_id(const http_exchange *x) {

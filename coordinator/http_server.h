@@ -30,7 +30,8 @@ typedef struct http_exchange http_exchange;
 typedef struct http_params {
     const char *address; /* HOST:PORT */
     size_t max_body_bytes;
-    size_t max_queue_bytes; /* of a stream */
+    size_t max_bodies_bytes; /* held at once, over all connections */
+    size_t max_queue_bytes;  /* of a stream */
     uint32_t max_connections;
     uint32_t header_ms;
     uint32_t body_ms;

@@ -244,7 +244,7 @@ static status replace_process(node_table *t, node *n, const wire_hello *hello, u
 }
 
 static node *node_new(node_table *t, const char *name, const wire_hello *hello) {
-    node *n = calloc(1, sizeof *n);
+    node *n = t->n_nodes < NODE_MAX ? calloc(1, sizeof *n) : NULL;
     if (n == NULL) return NULL;
     (void)snprintf(n->name, sizeof n->name, "%s", name);
     n->instance = hello->instance;
@@ -283,7 +283,8 @@ status node_table_hello(node_table *t, const void *identity, size_t n_identity, 
         n = node_new(t, name, hello);
     else if (n->instance != hello->instance)
         rc = replace_process(t, n, hello, now_ms, err);
-    if (n == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for a node");
+    if (n == NULL)
+        return error_set(err, STATUS_NO_MEMORY, "hello.node: no room for '%s'", name);
     if (rc != STATUS_OK) return rc;
     rc = take_models(n, hello, err);
     if (rc != STATUS_OK) return rc;

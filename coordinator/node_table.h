@@ -47,7 +47,7 @@ typedef struct node_limits { /* milliseconds */
     uint32_t breaker_failures;
 } node_limits;
 
-enum { NODE_MAX_IDENTITY = 255, NODE_BUCKETS = 1024 };
+enum { NODE_MAX_IDENTITY = 255, NODE_BUCKETS = 1024, NODE_MAX = 10000 };
 
 struct request;
 

@@ -15,6 +15,8 @@ static const config_key keys[] = {
      "least level that is logged"},
     {"http.max_body_mib", CONFIG_INT, FIELD(http_max_body_mib), "32", 1, 32, NULL,
      "largest request body, MiB"},
+    {"http.max_bodies_mib", CONFIG_INT, FIELD(http_max_bodies_mib), "512", 1, 1048576, NULL,
+     "all request bodies that are being received, MiB"},
     {"http.max_connections", CONFIG_INT, FIELD(http_max_connections), "4096", 8, 100000, NULL,
      "HTTP connections at once"},
     {"http.header_s", CONFIG_REAL, FIELD(http_header_s), "10", 0.05, 3600, NULL,

@@ -16,6 +16,7 @@ typedef struct options {
     const char *log_level;
 
     int64_t http_max_body_mib;
+    int64_t http_max_bodies_mib;
     int64_t http_max_connections;
     double http_header_s;
     double http_body_s;

@@ -180,6 +180,17 @@ import { ask, body, content, events, http, net, open, raw, Rig, stop, until } fr
         await r.text();
         await small.close();
     });
+    await test('bodies that together are too much are 503, and fit again once others are gone', async () => {
+        const small = await Rig.open(['--http-max-bodies-mib', '1'], [['amber']]);
+        const held = net.connect(small.port, small.host);
+        held.on('error', () => {});
+        held.write(`${post}Host: a\r\nContent-Length: 1000000\r\n\r\n${' '.repeat(900000)}`);
+        const big = body({ max_tokens: 1, messages: [{ role: 'user', content: 'x'.repeat(90000) }], user: 'y'.repeat(200000) });
+        await until(async () => (await ask(small.url, big)).status === 503, 'the held body counts');
+        held.destroy();
+        await until(async () => (await ask(small.url, big)).status === 200, 'its room is free again');
+        await small.close();
+    });
     await test('headers that come a byte at a time meet a deadline, and so does a body', async () => {
         for (const head of [`${post}Host: a\r\n`, `${post}Host: a\r\nContent-Length: 500\r\n\r\n{`]) {
             const socket = net.connect(rig.port, rig.host);
