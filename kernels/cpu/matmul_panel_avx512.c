@@ -288,6 +288,7 @@ INLINE void multiply_256(matmul_panel *p, const quant_type type, const int n_tok
 }
 
 INLINE void multiply_32(matmul_panel *p, const quant_type type, const int n_tokens) {
+    const int32_t offset = offset_of(p->type); /* types without minima share a function */
     const size_t n_blocks = p->n_cols / 32, first = p->first_col / 32;
     const tile_32 *tiles = p->tiles;
     const int8_t *q[MATMUL_PANEL_TOKENS];
@@ -304,7 +305,7 @@ INLINE void multiply_32(matmul_panel *p, const quant_type type, const int n_toke
         __m512i c[2][MATMUL_PANEL_TOKENS];
         UNROLL
         for (int t = 0; t < n_tokens; t++)
-            c[0][t] = c[1][t] = _mm512_set1_epi32(-offset_of(type) * q_sums[t][i]);
+            c[0][t] = c[1][t] = _mm512_set1_epi32(-offset * q_sums[t][i]);
         UNROLL
         for (size_t k = 0; k < 8; k++)
             multiply_four(w0->q[k], w1->q[k], q, 32 * i + 4 * k, n_tokens, c);
@@ -326,39 +327,47 @@ INLINE void multiply_32(matmul_panel *p, const quant_type type, const int n_toke
 
 typedef void (*panel_kernel)(matmul_panel *p);
 
-#define MULTIPLY(family, name, type, n)                                                        \
+#define UNPACK(family, name, type)                                                             \
+    static void name##_unpack(matmul_panel *p) {                                               \
+        unpack_panel_##family(p, type);                                                        \
+    }
+#define MULTIPLY_BY(family, name, type, n)                                                     \
     static void name##_by_##n(matmul_panel *p) {                                               \
         multiply_##family(p, type, n);                                                         \
     }
-#define PANEL(family, name, type)                                                              \
-    static void name##_unpack(matmul_panel *p) {                                               \
-        unpack_panel_##family(p, type);                                                        \
-    }                                                                                          \
-    MULTIPLY(family, name, type, 1)                                                            \
-    MULTIPLY(family, name, type, 2)                                                            \
-    MULTIPLY(family, name, type, 3)                                                            \
-    MULTIPLY(family, name, type, 4)                                                            \
-    MULTIPLY(family, name, type, 5)                                                            \
-    MULTIPLY(family, name, type, 6)
+#define MULTIPLY(family, name, type)                                                           \
+    MULTIPLY_BY(family, name, type, 1)                                                         \
+    MULTIPLY_BY(family, name, type, 2)                                                         \
+    MULTIPLY_BY(family, name, type, 3)                                                         \
+    MULTIPLY_BY(family, name, type, 4)                                                         \
+    MULTIPLY_BY(family, name, type, 5)                                                         \
+    MULTIPLY_BY(family, name, type, 6)
 
-PANEL(32, q4_0, QUANT_Q4_0)
-PANEL(32, q4_1, QUANT_Q4_1)
-PANEL(32, q5_0, QUANT_Q5_0)
-PANEL(32, q5_1, QUANT_Q5_1)
-PANEL(32, q8_0, QUANT_Q8_0)
-PANEL(32, iq4_nl, QUANT_IQ4_NL)
-PANEL(32, mxfp4, QUANT_MXFP4)
-PANEL(256, q2_k, QUANT_Q2_K)
-PANEL(256, q3_k, QUANT_Q3_K)
-PANEL(256, q4_k, QUANT_Q4_K)
-PANEL(256, q5_k, QUANT_Q5_K)
-PANEL(256, q6_k, QUANT_Q6_K)
-PANEL(256, iq4_xs, QUANT_IQ4_XS)
+UNPACK(32, q4_0, QUANT_Q4_0)
+UNPACK(32, q4_1, QUANT_Q4_1)
+UNPACK(32, q5_0, QUANT_Q5_0)
+UNPACK(32, q5_1, QUANT_Q5_1)
+UNPACK(32, q8_0, QUANT_Q8_0)
+UNPACK(32, iq4_nl, QUANT_IQ4_NL)
+UNPACK(32, mxfp4, QUANT_MXFP4)
+UNPACK(256, q2_k, QUANT_Q2_K)
+UNPACK(256, q3_k, QUANT_Q3_K)
+UNPACK(256, q4_k, QUANT_Q4_K)
+UNPACK(256, q5_k, QUANT_Q5_K)
+UNPACK(256, q6_k, QUANT_Q6_K)
+UNPACK(256, iq4_xs, QUANT_IQ4_XS)
+/* Unpacked, types with the same groups and the same kind of offset are alike. */
+MULTIPLY(32, q8_0, QUANT_Q8_0)
+MULTIPLY(32, q4_1, QUANT_Q4_1)
+MULTIPLY(256, q2_k, QUANT_Q2_K)
+MULTIPLY(256, q4_k, QUANT_Q4_K)
+MULTIPLY(256, q6_k, QUANT_Q6_K)
+MULTIPLY(256, iq4_xs, QUANT_IQ4_XS)
 
-#define ENTRY(name)                                                                            \
+#define ENTRY(name, like)                                                                      \
     {                                                                                          \
         name##_unpack, {                                                                       \
-            name##_by_1, name##_by_2, name##_by_3, name##_by_4, name##_by_5, name##_by_6       \
+            like##_by_1, like##_by_2, like##_by_3, like##_by_4, like##_by_5, like##_by_6       \
         }                                                                                      \
     }
 
@@ -366,11 +375,13 @@ static const struct {
     panel_kernel unpack;
     panel_kernel multiply[MATMUL_PANEL_TOKENS];
 } kernels[QUANT_LIMIT] = {
-    [QUANT_Q4_0] = ENTRY(q4_0),     [QUANT_Q4_1] = ENTRY(q4_1), [QUANT_Q5_0] = ENTRY(q5_0),
-    [QUANT_Q5_1] = ENTRY(q5_1),     [QUANT_Q8_0] = ENTRY(q8_0), [QUANT_IQ4_NL] = ENTRY(iq4_nl),
-    [QUANT_MXFP4] = ENTRY(mxfp4),   [QUANT_Q2_K] = ENTRY(q2_k), [QUANT_Q3_K] = ENTRY(q3_k),
-    [QUANT_Q4_K] = ENTRY(q4_k),     [QUANT_Q5_K] = ENTRY(q5_k), [QUANT_Q6_K] = ENTRY(q6_k),
-    [QUANT_IQ4_XS] = ENTRY(iq4_xs),
+    [QUANT_Q4_0] = ENTRY(q4_0, q8_0),       [QUANT_Q4_1] = ENTRY(q4_1, q4_1),
+    [QUANT_Q5_0] = ENTRY(q5_0, q8_0),       [QUANT_Q5_1] = ENTRY(q5_1, q4_1),
+    [QUANT_Q8_0] = ENTRY(q8_0, q8_0),       [QUANT_IQ4_NL] = ENTRY(iq4_nl, q8_0),
+    [QUANT_MXFP4] = ENTRY(mxfp4, q8_0),     [QUANT_Q2_K] = ENTRY(q2_k, q2_k),
+    [QUANT_Q3_K] = ENTRY(q3_k, q6_k),       [QUANT_Q4_K] = ENTRY(q4_k, q4_k),
+    [QUANT_Q5_K] = ENTRY(q5_k, q4_k),       [QUANT_Q6_K] = ENTRY(q6_k, q6_k),
+    [QUANT_IQ4_XS] = ENTRY(iq4_xs, iq4_xs),
 };
 
 void matmul_panel_unpack_avx512(matmul_panel *p) {
