@@ -41,7 +41,7 @@ typedef struct cpu_experts {
     int32_t *chosen;     /* [rows][n_used], largest weight first */
     float *weights;      /* [rows][n_used] */
     /* Pairs sorted by expert. */
-    uint32_t *first;   /* [n_experts + 1]: first sorted pair of each expert */
+    uint32_t *first;   /* first sorted pair of each active expert */
     uint32_t *next;    /* [n_experts], while sorting */
     int32_t *pair_row; /* [pairs]: the row a sorted pair reads */
     int32_t *pair_out; /* [pairs]: row * n_used + rank, where its output goes */

@@ -46,10 +46,10 @@ typedef struct model model;
 
 /* The next tokens of one sequence. */
 typedef struct model_segment {
-    uint32_t state;        /* recurrent state this sequence owns */
-    uint32_t position;     /* of tokens[0] in the sequence */
+    uint32_t state;    /* recurrent state this sequence owns */
+    uint32_t position; /* of tokens[0] in the sequence */
     uint32_t n_tokens;
-    uint32_t n_outputs;    /* logits wanted for the last n_outputs tokens */
+    uint32_t n_outputs; /* logits wanted for the last n_outputs tokens */
     const int32_t *tokens;
     const uint32_t *pages; /* page of positions [64 i, 64 i + 63]; covers position + n_tokens */
 } model_segment;
