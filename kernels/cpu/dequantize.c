@@ -8,6 +8,7 @@
  */
 #include "common/error.h"
 #include "kernels/cpu/block_bits.h"
+#include "kernels/cpu/dequantize_impl.h"
 #include "kernels/matmul.h"
 
 #include <string.h>
@@ -163,6 +164,6 @@ void dequantize_row(quant_type type, const void *blocks, size_t n, float *out) {
 
 void dequantize_row_fast(cpu_tier tier, quant_type type, const void *blocks, size_t n,
                          float *out) {
-    (void)tier;
+    if (tier != CPU_SCALAR && dequantize_row_avx2(type, blocks, n, out)) return;
     dequantize_row(type, blocks, n, out);
 }

@@ -259,6 +259,26 @@ static void results_are_those_of_float64(void **state) {
     }
 }
 
+static void fast_dequantization_gives_the_plain_bits(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_TYPES; i++) {
+        matmul_case c;
+        case_make(&c, all_types[i], ACT_F32, 40, 512, 1);
+        size_t n = c.n_rows * c.n_cols;
+        float *want = new_floats(n), *got = new_floats(n);
+        dequantize_row(c.type, c.weights, n, want);
+        for (cpu_tier tier = CPU_SCALAR; tier <= cpu_tier_best(); tier++) {
+            memset(got, 0xff, n * sizeof *got);
+            dequantize_row_fast(tier, c.type, c.weights, n, got);
+            expect_bits(&c, "dequantize", tier, 1, got, want);
+            assert_memory_equal(got, want, n * sizeof *got);
+        }
+        free(want);
+        free(got);
+        case_release(&c);
+    }
+}
+
 static void chunk_counts_fit_the_work(void **state) {
     (void)state;
     matmul_case c;
@@ -284,6 +304,7 @@ int main(void) {
         cmocka_unit_test(extreme_values_do_not_saturate),
         cmocka_unit_test(gather_and_scatter_follow_the_row_lists),
         cmocka_unit_test(results_are_those_of_float64),
+        cmocka_unit_test(fast_dequantization_gives_the_plain_bits),
         cmocka_unit_test(chunk_counts_fit_the_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
