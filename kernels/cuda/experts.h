@@ -1,0 +1,138 @@
+/* experts.h - routed experts and the shared one.
+ *
+ * router        kernels/router.h, a warp a row; shared_gate (raw logits) becomes no part of it.
+ * Decode, two launches:
+ *   experts_up    h = silu(gate x) * (up x) of each pair (row, rank), and of the shared expert
+ *                 as pair n_rows * n_used + row; float32 (h) or quantized (h_act).
+ *   experts_down  out = x + sum of weight * (down h) in rank order + sigmoid(gate) * shared
+ * Prefill:
+ *   experts_sort  pairs by expert: the lists and tiles of matmul.h's grouped form
+ *   matmul_q8 twice, swiglu, matmul_q8 with out_rows = pair numbers, then moe_combine.
+ *
+ * Places  records[e] is the device address of expert e's record of this layer, holding gate,
+ *         up and down at the offsets; 0: it is not here.  experts_up then skips the pair, and
+ *         experts_down (and moe_combine) take foreign[pair][dim], computed elsewhere.
+ *         The table is read when the kernel runs, so a captured graph follows the cache.
+ * Order   moe_combine.h; results are the same bits wherever an expert lies.
+ */
+#ifndef SILICEO_KERNELS_CUDA_EXPERTS_H
+#define SILICEO_KERNELS_CUDA_EXPERTS_H
+
+#include "kernels/cuda/act.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/weights.h"
+#include "kernels/moe_combine.h"
+#include "kernels/router.h"
+
+enum { EXPERTS_UP_ROWS = 32, EXPERTS_UP_BLOCK = 512, EXPERTS_DOWN_BLOCK = 256 };
+
+static inline cuda_shape router_shape(uint32_t n_rows) {
+    return cuda_shape_of(n_rows, 1, 32);
+}
+
+/* One matrix of an expert: in a record, or (of the shared expert) at an address. */
+typedef struct expert_matrix {
+    const void *shared; /* the shared expert's; NULL: there is none */
+    uint64_t offset;    /* in a record */
+    uint64_t row_bytes;
+    uint64_t shared_row_bytes;
+    uint64_t split_d; /* CUDA_Q6_K_SPLIT: bytes from the matrix to its plane of d */
+    uint64_t shared_split_d;
+    uint32_t type;
+    uint32_t shared_type;
+} expert_matrix;
+KERNEL_ARGS_SIZE(expert_matrix, 56);
+
+typedef struct experts_up_args {
+    const uint64_t *records; /* [n_experts] */
+    const int32_t *experts;  /* [n_rows][n_used] */
+    const float *x;          /* for float weights, or exactness (act NULL) */
+    const void *act;
+    float *h;            /* [pairs + n_rows][h_stride]; may be NULL when h_act is given */
+    void *h_act;         /* NULL: float32 alone */
+    uint64_t x_stride;   /* floats */
+    uint64_t act_stride; /* bytes */
+    uint64_t h_stride;   /* floats */
+    uint64_t h_act_stride;
+    expert_matrix gate;
+    expert_matrix up;
+    uint32_t n_rows;
+    uint32_t n_used;
+    uint32_t n_cols;      /* n_embd */
+    uint32_t n_ff;        /* of a routed expert, a multiple of 32 where h_act is given */
+    uint32_t n_ff_shared; /* 0: no shared expert */
+    uint32_t reserved;
+} experts_up_args;
+KERNEL_ARGS_SIZE(experts_up_args, 216);
+
+static inline cuda_shape experts_up_shape(const experts_up_args *a) {
+    const uint32_t most = a->n_ff > a->n_ff_shared ? a->n_ff : a->n_ff_shared;
+    const uint32_t pairs = a->n_rows * (a->n_used + (a->n_ff_shared > 0 ? 1u : 0u));
+    cuda_shape s = cuda_shape_of(cuda_ceil_div(most, EXPERTS_UP_ROWS), pairs, EXPERTS_UP_BLOCK);
+    s.shared_bytes = a->act != NULL ? (uint32_t)cuda_act_row_bytes(a->n_cols) : 0;
+    return s;
+}
+
+typedef struct experts_down_args {
+    const uint64_t *records;
+    const int32_t *experts;
+    const float *weights;     /* [n_rows][n_used] */
+    const float *shared_gate; /* [n_rows] raw logits */
+    const float *h;           /* as experts_up left it */
+    const void *h_act;        /* NULL: float32 path */
+    const float *foreign;     /* [pairs][n_embd]; read only for records 0 */
+    float *x;                 /* residual, [n_rows][x_stride] */
+    uint64_t h_stride;
+    uint64_t h_act_stride;
+    uint64_t x_stride;
+    expert_matrix down;
+    uint32_t n_rows;
+    uint32_t n_used;
+    uint32_t n_embd;
+    uint32_t n_ff;
+    uint32_t n_ff_shared;
+    uint32_t reserved;
+} experts_down_args;
+KERNEL_ARGS_SIZE(experts_down_args, 168);
+
+/* Rows of the output that a block owns. */
+enum { EXPERTS_DOWN_ROWS = 8 };
+
+static inline cuda_shape experts_down_shape(const experts_down_args *a) {
+    return cuda_shape_of(cuda_ceil_div(a->n_embd, EXPERTS_DOWN_ROWS), a->n_rows,
+                         EXPERTS_DOWN_BLOCK);
+}
+
+typedef struct experts_sort_args {
+    const int32_t *experts; /* [n_pairs], pair = row * n_used + rank */
+    uint32_t *pair_row;     /* [n_pairs] row of list place i */
+    uint32_t *pair_out;     /* [n_pairs] pair of list place i */
+    uint32_t *group_first;  /* [n_experts + 1] */
+    matmul_tile *tiles;     /* [matmul_max_tiles(n_pairs, n_experts)] */
+    uint32_t *n_tiles;
+    uint32_t n_pairs;
+    uint32_t n_used;
+    uint32_t n_experts; /* at most 1024 */
+    uint32_t reserved;
+} experts_sort_args;
+KERNEL_ARGS_SIZE(experts_sort_args, 64);
+
+static inline cuda_shape experts_sort_shape(void) {
+    return cuda_shape_of(1, 1, 1024);
+}
+
+/* moe_combine.h with places: for an expert whose record is 0 the foreign output is taken. */
+typedef struct combine_args {
+    moe_combine_args base;
+    const uint64_t *records; /* NULL: every output is in base.y */
+    const int32_t *experts;
+    const float *foreign; /* [pairs][dim] */
+    uint64_t n_rows;
+} combine_args;
+KERNEL_ARGS_SIZE(combine_args, 128);
+
+static inline cuda_shape moe_combine_shape(const combine_args *a) {
+    return cuda_shape_of((uint32_t)a->n_rows, cuda_ceil_div(a->base.dim, 256), 256);
+}
+
+#endif

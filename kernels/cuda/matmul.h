@@ -1,0 +1,69 @@
+/* matmul.h - one matrix against many rows of activations, or every expert's against its own.
+ *
+ * Shapes  W [n_rows][n_cols] of `type`; out[out_row * out_stride + row] = or += W x[in_row].
+ * Plain   n_groups 0: weights is the matrix, tokens 0 .. n_tokens - 1 are all rows, in_rows and
+ *         out_rows may be NULL.
+ * Groups  n_groups > 0: group g has the places group_first[g] .. group_first[g + 1] - 1 of the
+ *         lists in_rows and out_rows, and its matrix lies at records[g] + offset; a record 0
+ *         leaves the group's outputs as they are.  tiles are made by experts_sort, for tiles of
+ *         MATMUL_TILE_TOKENS; n_tokens is the length of the lists.
+ * Inputs  matmul_q8: act (quantized types only).  matmul_f32: x (every type).
+ * Order   A row's result depends on its own activations alone.
+ */
+#ifndef SILICEO_KERNELS_CUDA_MATMUL_H
+#define SILICEO_KERNELS_CUDA_MATMUL_H
+
+#include "kernels/cuda/act.h"
+#include "kernels/cuda/weights.h"
+
+enum { MATMUL_TILE_ROWS = 64, MATMUL_TILE_TOKENS = 64, MATMUL_BLOCK = 128 };
+
+/* A tile of the grouped form: places first .. end - 1 of the lists, all of one group. */
+typedef struct matmul_tile {
+    uint32_t group;
+    uint32_t first;
+    uint32_t end;
+    uint32_t reserved;
+} matmul_tile;
+KERNEL_ARGS_SIZE(matmul_tile, 16);
+
+typedef struct matmul_args {
+    const void *weights;
+    const float *x;
+    const void *act;
+    float *out;
+    const uint64_t *records; /* [n_groups], device addresses */
+    const matmul_tile *tiles;
+    const uint32_t *n_tiles; /* device memory */
+    const uint32_t *in_rows;
+    const uint32_t *out_rows;
+    uint64_t offset; /* of the matrix in a record */
+    uint64_t row_bytes;
+    uint64_t split_d;    /* CUDA_Q6_K_SPLIT: bytes from the matrix to its plane of d */
+    uint64_t x_stride;   /* floats */
+    uint64_t act_stride; /* bytes */
+    uint64_t out_stride; /* floats */
+    uint32_t type;
+    uint32_t n_rows;
+    uint32_t n_cols;
+    uint32_t n_tokens;
+    uint32_t n_groups;
+    uint32_t add;
+} matmul_args;
+KERNEL_ARGS_SIZE(matmul_args, 144);
+
+/* The most tiles that n places in n_groups groups can need. */
+static inline uint32_t matmul_max_tiles(uint32_t n_places, uint32_t n_groups) {
+    const uint32_t by_places = n_places / MATMUL_TILE_TOKENS + n_groups;
+    return by_places < n_places ? by_places : n_places;
+}
+
+static inline cuda_kernel matmul_choose(const matmul_args *a, cuda_shape *out) {
+    const int is_float = a->type == QUANT_F32 || a->type == QUANT_F16 || a->type == QUANT_BF16;
+    const uint32_t tiles = a->n_groups > 0 ? matmul_max_tiles(a->n_tokens, a->n_groups)
+                                           : cuda_ceil_div(a->n_tokens, MATMUL_TILE_TOKENS);
+    *out = cuda_shape_of(cuda_ceil_div(a->n_rows, MATMUL_TILE_ROWS), tiles, MATMUL_BLOCK);
+    return is_float || a->act == NULL ? CUDA_KERNEL_matmul_f32 : CUDA_KERNEL_matmul_q8;
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* mixers.h - what mixes tokens: convolution, delta net, attention over KV pages.
+ *
+ * conv1d             kernels/conv1d.h; batch and state in device memory, in place as there.
+ * delta_net_step     kernels/delta_net.h token by token, any run; out float32 and/or quantized.
+ * delta_net_scores, delta_net_chunks, delta_net_norm
+ *                    the same in chunks of DELTA_NET_CHUNK, for runs of many tokens; all three
+ *                    with the same arguments, in this order.
+ * State layout       that of kernels/delta_net.h and kernels/conv1d.h: a state is moved between
+ *                    host and device by plain copies.
+ * attention_prepare  kernels/attention_prepare.h; rope rows are the host's (kernels/rope.h), or
+ *                    NULL: formed from inv_freq on the device.
+ * attention_split, attention_combine
+ *                    kernels/attention.h for few rows: each split of a row's positions by a
+ *                    block, then combined.  The workspace holds the partial results.
+ * attention_tile     the same op for many rows of one run, without workspace.
+ * Pages              kv_layout.h's layout, in device memory.
+ * Limits             state dim a multiple of 32 up to 256 (128 is the fast one); head_dim a
+ *                    multiple of 32 up to 256.
+ */
+#ifndef SILICEO_KERNELS_CUDA_MIXERS_H
+#define SILICEO_KERNELS_CUDA_MIXERS_H
+
+#include "kernels/attention.h"
+#include "kernels/attention_prepare.h"
+#include "kernels/conv1d.h"
+#include "kernels/cuda/act.h"
+#include "kernels/delta_net.h"
+
+/* Grid y covers the runs; a run is convolved by one thread a channel, or in pieces of
+ * CONV1D_PIECE rows each by its own block (grid z) when y is not x. */
+static inline cuda_shape conv1d_shape(const conv1d_args *a) {
+    return cuda_shape_of(cuda_ceil_div(a->n_channels, 128), a->batch.n_runs, 128);
+}
+
+typedef struct delta_net_cuda_args {
+    delta_net_args base; /* base.out may be NULL only where act is given and raw is */
+    void *act;           /* NULL: float32 alone */
+    uint64_t act_stride; /* bytes */
+    float *workspace;    /* of the chunked form: delta_net_workspace_bytes() */
+    float *raw;          /* [n_rows][n_value_heads][dim]: o before the norm; chunked form */
+} delta_net_cuda_args;
+KERNEL_ARGS_SIZE(delta_net_cuda_args, 208);
+
+enum { DELTA_NET_STEP_BLOCK = 512, DELTA_NET_SLICE = 32 };
+
+/* Pieces that n_rows rows in n_runs runs are cut into, at most. */
+static inline uint32_t delta_net_max_cuts(uint32_t n_rows, uint32_t n_runs) {
+    return n_rows / DELTA_NET_CHUNK + 2 * n_runs;
+}
+
+/* A piece of a head: two matrices of 32 x 32 and five vectors of 32 floats. */
+enum { DELTA_NET_CUT_FLOATS = 2 * 32 * 32 + 5 * 32 };
+
+static inline uint64_t delta_net_workspace_bytes(uint32_t max_rows, uint32_t max_runs,
+                                                 uint32_t n_value_heads) {
+    return (uint64_t)delta_net_max_cuts(max_rows, max_runs) * n_value_heads *
+           DELTA_NET_CUT_FLOATS * 4;
+}
+
+static inline cuda_shape delta_net_step_shape(const delta_net_cuda_args *a) {
+    return cuda_shape_of(a->base.n_value_heads, a->base.batch.n_runs, DELTA_NET_STEP_BLOCK);
+}
+
+static inline cuda_shape delta_net_scores_shape(const delta_net_cuda_args *a) {
+    return cuda_shape_of(delta_net_max_cuts(a->base.batch.n_rows, a->base.batch.n_runs),
+                         a->base.n_value_heads, 256);
+}
+
+static inline cuda_shape delta_net_chunks_shape(const delta_net_cuda_args *a) {
+    return cuda_shape_of(a->base.n_value_heads * (a->base.dim / DELTA_NET_SLICE),
+                         a->base.batch.n_runs, 256);
+}
+
+static inline cuda_shape delta_net_norm_shape(const delta_net_cuda_args *a) {
+    return cuda_shape_of(a->base.n_value_heads, a->base.batch.n_rows, 32);
+}
+
+typedef struct prepare_args {
+    attention_prepare_args base; /* base.rope may be NULL */
+    const float *inv_freq;       /* [n_rot / 2], used when base.rope is NULL */
+} prepare_args;
+KERNEL_ARGS_SIZE(prepare_args, 168);
+
+/* A warp a head: queries, then keys, then values. */
+static inline cuda_shape attention_prepare_shape(const prepare_args *a) {
+    return cuda_shape_of(a->base.n_heads + 2 * a->base.kv.n_kv_heads, a->base.batch.n_rows, 32);
+}
+
+typedef struct attention_cuda_args {
+    attention_args base; /* base.out may be NULL where act is given */
+    void *act;
+    uint64_t act_stride;
+    float *workspace;  /* attention_workspace_bytes() */
+    uint32_t n_splits; /* blocks for a row's positions, at least 1 */
+    uint32_t reserved;
+} attention_cuda_args;
+KERNEL_ARGS_SIZE(attention_cuda_args, 144);
+
+/* Positions of a split are a multiple of a page; with this many splits each has at most
+ * ATTENTION_SPLIT positions, and fewer splits than that make them longer. */
+enum { ATTENTION_SPLIT = 128, ATTENTION_MAX_SPLITS = 128, ATTENTION_BLOCK = 256 };
+
+static inline uint32_t attention_splits(uint32_t max_positions) {
+    const uint32_t n = cuda_ceil_div(max_positions, ATTENTION_SPLIT);
+    return n < 1 ? 1 : n > ATTENTION_MAX_SPLITS ? (uint32_t)ATTENTION_MAX_SPLITS : n;
+}
+
+static inline uint64_t attention_workspace_bytes(uint32_t n_rows, uint32_t n_heads,
+                                                 uint32_t head_dim, uint32_t n_splits) {
+    return (uint64_t)n_rows * n_heads * n_splits * (head_dim + 2) * 4;
+}
+
+static inline cuda_shape attention_split_shape(const attention_cuda_args *a) {
+    cuda_shape s = cuda_shape_of(a->n_splits, a->base.kv.n_kv_heads, ATTENTION_BLOCK);
+    s.grid_z = a->base.batch.n_rows;
+    return s;
+}
+
+static inline cuda_shape attention_combine_shape(const attention_cuda_args *a) {
+    return cuda_shape_of(a->base.n_heads, a->base.batch.n_rows, 256);
+}
+
+/* Query rows of a tile, all of one run; grid x covers the tiles of all runs. */
+enum { ATTENTION_TILE_ROWS = 16 };
+
+static inline cuda_shape attention_tile_shape(const attention_cuda_args *a) {
+    return cuda_shape_of(cuda_ceil_div(a->base.batch.n_rows, ATTENTION_TILE_ROWS) +
+                             a->base.batch.n_runs - 1,
+                         a->base.n_heads, 128);
+}
+
+#endif
