@@ -57,30 +57,23 @@ enum { REQUEST_MAX_TRIED = 8 };
 struct request {
     request *hash_next;
     request *queue_next, *queue_previous; /* admission's */
-    bool queued;
-    request *node_next, *node_previous; /* of its node */
+    request *node_next, *node_previous;   /* of its node */
+    node *node;
+    request_sink sink;
 
     uint64_t id;
     uint64_t epoch;
     request_state state;
     wire_kind kind;
-    char request_id[72];
-    char model[WIRE_MAX_NAME + 1];
+    uint64_t priority;
     char *body;
     size_t n_body;
-    uint64_t priority;
     double prompt_bytes;  /* of text; a guess at the prompt's length */
     double max_output;    /* tokens; 0: the client set no limit */
     uint64_t min_context; /* tokens a node must hold, once a smaller one has refused */
-    bool replayable;      /* nothing of an answer has reached the client */
-    request_sink sink;
 
-    node *node;
     uint64_t tried[REQUEST_MAX_TRIED]; /* instances that failed with it */
     size_t n_tried;
-    uint32_t attempts;
-    request_failure last_failure;
-
     uint64_t next_number; /* of TOKENS */
     uint64_t tokens;
     uint64_t received_ns, sent_ns, first_token_ns, last_token_ns;
@@ -89,6 +82,13 @@ struct request {
     uint64_t stretch_ns;
     uint64_t stretch_tokens;
     uint32_t stretch_occupancy;
+    uint32_t attempts;
+
+    request_failure last_failure;
+    bool queued;
+    bool replayable; /* nothing of an answer has reached the client */
+    char request_id[72];
+    char model[WIRE_MAX_NAME + 1];
 };
 
 /* A zeroed request with its sink; the caller fills in the rest.  NULL without memory. */

@@ -212,6 +212,8 @@ static void deliver(worker_link *link, zmq_msg_t *identity, zmq_msg_t *body) {
         link->params.on_garbage(link->params.context, &peer, err.text);
         return;
     }
+    /* Whose place a new process wants must be known to be gone, if it is. */
+    if (message.type == WIRE_HELLO) drain_monitor(link);
     link->params.on_message(link->params.context, &peer, &message);
     wire_release(&message);
 }

@@ -20,7 +20,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { MAX_NODES = 1024, MAX_JOBS = 4096 };
+enum { MAX_NODES = 1024, MAX_JOBS = 4096, HELLO_AGAIN_MS = 500 };
 
 typedef struct settings {
     const char *coordinator, *name, *model, *fault, *curve, *secret_file;
@@ -30,11 +30,10 @@ typedef struct settings {
 } settings;
 
 typedef struct job {
-    int node;
     uint64_t request, epoch, number;
     uint64_t n_prompt, n_tokens, sent;
     uint64_t begun_ns, next_ns, first_ns;
-    bool running;
+    int node;
 } job;
 
 typedef struct fake {
@@ -42,6 +41,7 @@ typedef struct fake {
     char name[64];
     uint64_t instance, beats, last_ack, running, waiting;
     uint64_t next_beat_ms;
+    uint64_t next_hello_ms; /* until it is welcome */
 } fake;
 
 static settings set = {.coordinator = NULL,
@@ -99,6 +99,7 @@ static void send_hello(fake *f) {
                            .models = &model,
                            .n_models = 1};
     send_message(f, &m);
+    f->next_hello_ms = clock_monotonic_ms() + HELLO_AGAIN_MS;
 }
 
 static void send_beat(fake *f) {
@@ -162,8 +163,7 @@ static void on_submit(fake *f, const wire_submit *s) {
                                .n_prompt = n_prompt,
                                .n_tokens = wanted_tokens(s),
                                .begun_ns = now,
-                               .next_ns = now + prefill_ns,
-                               .running = true};
+                               .next_ns = now + prefill_ns};
         f->running++;
     }
 }
@@ -196,12 +196,14 @@ static void on_message(fake *f, const wire_message *m) {
         if (set.beat_ms == 0) set.beat_ms = (int)m->welcome.beat_interval_ms;
         say("welcome", f, 0);
         f->next_beat_ms = 0;
+        f->next_hello_ms = UINT64_MAX;
     } else if (m->type == WIRE_DRAIN)
         say(m->drain.resume ? "resume" : "drain", f, 0);
     else if (m->type == WIRE_ACK)
         f->last_ack = m->ack.number;
     else if (m->type == WIRE_ERROR && m->error.request == 0) {
         say("refused", f, 0);
+        f->next_hello_ms = UINT64_MAX;
     }
 }
 
@@ -282,6 +284,7 @@ static void work(void) {
     }
     uint64_t now_ms = now_ns / 1000000u;
     for (int i = 0; i < set.nodes; i++) {
+        if (now_ms >= fakes[i].next_hello_ms) send_hello(&fakes[i]);
         if (now_ms < fakes[i].next_beat_ms || (fault("mute") && fakes[i].beats > 0)) continue;
         send_beat(&fakes[i]);
         fakes[i].next_beat_ms = now_ms + (uint64_t)(set.beat_ms > 0 ? set.beat_ms : 1000);
