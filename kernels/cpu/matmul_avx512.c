@@ -309,14 +309,18 @@ INLINE void rows_32(matmul_rows *a, const quant_type type, const int n_tokens) {
 
 /* ---- float weights ---- */
 
+INLINE __m256i load_halves_16(const uint8_t *p, __mmask16 mask) {
+    return mask == 0xffff ? load_256(p) : _mm256_maskz_loadu_epi16(mask, p);
+}
+
 /* 16 weights from column i on; those outside the mask are not read. */
 INLINE __m512 load_weights(quant_type type, const uint8_t *row, size_t i, __mmask16 mask) {
     __m256i x;
     switch ((unsigned)type) {
     case QUANT_F16:
-        return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row + 2 * i));
+        return _mm512_cvtph_ps(load_halves_16(row + 2 * i, mask));
     case QUANT_BF16:
-        x = _mm256_maskz_loadu_epi16(mask, row + 2 * i);
+        x = load_halves_16(row + 2 * i, mask);
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
     default:
         return _mm512_maskz_loadu_ps(mask, row + 4 * i);

@@ -70,10 +70,12 @@ static void bench_type(const bench_options *o, quant_type type, act_format forma
     double cached_ns = job_ns(o, &one, c.scratch);
     double streamed_ns = stream_ns(o, &c, &one);
     double prefill_ns = job_ns(o, &many, c.scratch);
-    printf("  {\"type\": \"%s\", \"activations\": \"%s\", \"decode_cached_gb_per_s\": %.1f, "
-           "\"decode_streamed_gb_per_s\": %.1f, \"prefill_gop_per_s\": %.1f},\n",
-           quant_traits_of((uint32_t)type)->name, format == ACT_F32 ? "f32" : "int8",
-           bytes / cached_ns, bytes / streamed_ns, ops / prefill_ns);
+    char name[32];
+    (void)snprintf(name, sizeof name, "%s%s", quant_traits_of((uint32_t)type)->name,
+                   format == ACT_F32 && act_format_of(type) != ACT_F32 ? "_by_f32" : "");
+    printf("  \"%s_decode_cached_gb_per_s\": %.1f,\n", name, bytes / cached_ns);
+    printf("  \"%s_decode_streamed_gb_per_s\": %.1f,\n", name, bytes / streamed_ns);
+    printf("  \"%s_prefill_gop_per_s\": %.1f,\n", name, ops / prefill_ns);
     (void)fflush(stdout);
     free(out);
     case_release(&c);
@@ -150,7 +152,7 @@ int main(int argc, char **argv) {
     bench_options o = {.seconds = 0.3, .n_tokens = 64};
     int rc = parse(argc, argv, &o);
     if (rc != 0) return rc;
-    printf("{\"tier\": \"%s\", \"threads\": 1, \"prefill_tokens\": %zu, \"matrices\": [\n",
+    printf("{\"tier\": \"%s\", \"threads\": 1, \"prefill_tokens\": %zu, \"figures\": {\n",
            cpu_tier_name(o.tier), o.n_tokens);
     for (size_t i = 0; i < N_TYPES; i++) {
         quant_type type = all_types[i];
@@ -159,8 +161,8 @@ int main(int argc, char **argv) {
         bench_type(&o, type, act_format_of(type));
     }
     if (o.type == NULL || strcmp(o.type, "Q4_K") == 0) bench_type(&o, QUANT_Q4_K, ACT_F32);
-    printf("  {}],\n \"pool_empty_ns\": %.0f, \"quantize_2048_q8_256_ns\": %.0f, "
-           "\"quantize_2048_q8_32_ns\": %.0f}\n",
-           pool_empty_ns(), quantize_ns(o.tier, ACT_Q8_256), quantize_ns(o.tier, ACT_Q8_32));
+    printf("  \"pool_empty_ns\": %.0f,\n", pool_empty_ns());
+    printf("  \"quantize_2048_q8_256_ns\": %.0f,\n", quantize_ns(o.tier, ACT_Q8_256));
+    printf("  \"quantize_2048_q8_32_ns\": %.0f\n}}\n", quantize_ns(o.tier, ACT_Q8_32));
     return 0;
 }
