@@ -7,11 +7,16 @@ import { start, startCoordinator, stop, until } from '../clients/fleet.mjs';
 export const quick = ['--mesh-beat-s', '0.1', '--node-suspect-s', '0.5', '--node-down-s', '1.5', '--node-reconnect-s', '0.5', '--limit-cancel-s', '2',
     '--log-level', 'debug'];
 
+// A failed test leaves its processes; they end with the run.
+const children = new Set();
+process.on('exit', () => { for (const child of children) child.kill('SIGKILL'); });
+
 export class Rig {
     fakes = [];
     static async open(coordinatorArgs = [], fakes = []) {
         const rig = new Rig();
         rig.coordinator = await startCoordinator([...quick, ...coordinatorArgs]);
+        children.add(rig.coordinator.child);
         rig.log = '';
         rig.coordinator.child.stderr.on('data', (data) => { rig.log += data; });
         rig.url = rig.coordinator.url;
@@ -23,6 +28,7 @@ export class Rig {
     async add(name, ...args) {
         const state = args.includes('load') ? 'loading' : 'ready';
         const fake = await start('tests/fleet/fake_worker', ['--coordinator', this.coordinator.mesh, '--name', name, ...args], /"event":"welcome"/);
+        children.add(fake.child);
         fake.events = [];
         fake.child.stdout.on('data', (data) => {
             fake.pending = (fake.pending ?? '') + data;
