@@ -71,6 +71,8 @@ typedef struct batch {
     const int32_t *tokens;       /* [n_rows] */
     const uint32_t *output_rows; /* [n_outputs], rows that give logits */
     uint32_t n_outputs;
+    /* [n_layers][n_rows][n_experts_used] ids that replace the router's; NULL: none do. */
+    const int32_t *routed;
 } batch;
 
 typedef struct projection {
@@ -132,6 +134,15 @@ struct backend {
  * backend and gets its `place` pointers filled.  On failure *out is NULL. */
 status backend_cpu_open(backend **out, const model_config *config, model_weights *weights,
                         const model_params *params, error *err);
+
+status backend_cuda_open(backend **out, const model_config *config, model_weights *weights,
+                         const model_params *params, error *err);
+
+/* STATUS_OK when this build has kernels and this machine a GPU for them; else the reason. */
+status backend_cuda_available(error *err);
+/* Free and total VRAM of the first GPU, the context that this process will make counted as
+ * taken or not as NVML is there or not. */
+status backend_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes, error *err);
 
 /* The form that the rows of a matrix are multiplied with. */
 input_forms backend_form_of(quant_type type, activation_type activations);

@@ -5,6 +5,7 @@
 #include "worker/memory/plan.h"
 #include "worker/options.h"
 #include <stdio.h>
+#include <string.h>
 
 typedef struct plan_options {
     model_options common;
@@ -19,14 +20,19 @@ static status print_plan(const model_options *o, error *err) {
     engine_params params = {0};
     memory_plan plan = {0};
     char text[4096];
+    /* With VRAM named, a plan for a GPU needs none here. */
+    bool elsewhere = strcmp(o->backend, "cuda") == 0 && o->vram_mib > 0;
+    model_options here = *o;
+    if (elsewhere) here.backend = "cpu";
     status rc = gguf_open(&file, o->model, err);
     if (rc != STATUS_OK) goto done;
     rc = model_config_read(&geometry, file, err);
     if (rc != STATUS_OK) goto done;
     rc = model_weights_map(&weights, &geometry, file, err);
     if (rc != STATUS_OK) goto done;
-    rc = options_engine_params(o, plan_n_experts(&geometry), &params, err);
+    rc = options_engine_params(&here, plan_n_experts(&geometry), &params, err);
     if (rc != STATUS_OK) goto done;
+    if (elsewhere) params.backend = BACKEND_CUDA;
     plan_request request = {
         .n_context = params.n_context,
         .n_sequences = params.n_sequences,
@@ -34,7 +40,10 @@ static status print_plan(const model_options *o, error *err) {
         .kv = params.kv,
         .n_slots = params.n_slots,
         .ram_bytes = params.ram_mib > 0 ? params.ram_mib << 20 : host_ram_available_bytes(),
+        .backend = params.backend,
     };
+    rc = plan_vram_budget(&request, params.vram_mib, err);
+    if (rc != STATUS_OK) goto done;
     rc = plan_make(&plan, &geometry, &weights, &request, err);
     if (rc != STATUS_OK) goto done;
     (void)plan_print(&plan, text, sizeof text);

@@ -148,6 +148,9 @@ static status prepare_engine(void *context, engine_params *out, error *err) {
         rc = options_engine_params(
             &s->options.model, (uint64_t)geometry->n_experts * geometry->n_layers, out, err);
     }
+    if (rc == STATUS_OK && out->cpu_reason[0] != '\0') {
+        log_info("backend-auto", "backend=cpu reason=\"%s\"", out->cpu_reason);
+    }
     gguf_close(file);
     free(geometry);
     return rc;

@@ -69,8 +69,11 @@ static status make_plan(engine *e, error *err) {
         .n_slots = e->params.n_slots,
         .ram_bytes =
             e->params.ram_mib > 0 ? e->params.ram_mib << 20 : host_ram_available_bytes(),
+        .backend = e->params.backend,
     };
-    status rc = model_config_read(&geometry, e->file, err);
+    status rc = plan_vram_budget(&wish, e->params.vram_mib, err);
+    if (rc != STATUS_OK) return rc;
+    rc = model_config_read(&geometry, e->file, err);
     if (rc != STATUS_OK) return rc;
     rc = model_weights_map(&weights, &geometry, e->file, err);
     if (rc == STATUS_OK) rc = plan_make(&e->plan, &geometry, &weights, &wish, err);

@@ -24,6 +24,7 @@ typedef struct engine engine;
 typedef struct engine_params {
     const char *model_path;
     backend_kind backend;
+    char cpu_reason[200];  /* why auto took the CPU; empty when it did not */
     uint32_t n_threads;    /* 0: one a physical core */
     uint32_t n_context;    /* tokens a sequence may hold; 0: what the model and memory allow */
     uint32_t n_sequences;  /* running at once */

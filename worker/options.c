@@ -1,6 +1,7 @@
 #include "worker/options.h"
 
 #include "common/log.h"
+#include "worker/backend.h"
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -103,11 +104,30 @@ static status parse_slots(const char *text, uint64_t n_experts_total, int64_t *o
     return STATUS_OK;
 }
 
+status options_backend(const char *wish, backend_kind *out, char *reason, size_t cap,
+                       error *err) {
+    reason[0] = 0;
+    error why = {0};
+    *out = BACKEND_CPU;
+    if (strcmp(wish, "cpu") == 0) return STATUS_OK;
+    status rc = backend_cuda_available(&why);
+    if (rc == STATUS_OK) {
+        *out = BACKEND_CUDA;
+        return STATUS_OK;
+    }
+    if (strcmp(wish, "cuda") == 0) return error_set(err, rc, "backend = cuda: %s", why.text);
+    log_debug("backend-auto", "backend=cpu reason=\"%s\"", why.text);
+    (void)snprintf(reason, cap, "%s", why.text);
+    return STATUS_OK;
+}
+
 status options_engine_params(const model_options *o, uint64_t n_experts_total,
                              engine_params *out, error *err) {
     memset(out, 0, sizeof *out);
     out->model_path = o->model;
-    out->backend = strcmp(o->backend, "cuda") == 0 ? BACKEND_CUDA : BACKEND_CPU;
+    status rc = options_backend(o->backend, &out->backend, out->cpu_reason,
+                                sizeof out->cpu_reason, err);
+    if (rc != STATUS_OK) return rc;
     out->profile = o->profile != NULL ? o->profile : "default";
     out->n_threads = (uint32_t)o->threads;
     out->n_context = (uint32_t)o->ctx;

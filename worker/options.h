@@ -78,6 +78,11 @@ int options_read(config *c, const char *program, const config_key *keys, size_t 
                  void *options, const model_options *common, bool needs_model, int argc,
                  char *argv[]);
 
+/* The backend of a wish: auto takes a GPU where this build and machine have one, else the
+ * CPU, with the reason in `reason` (else empty).  cuda without one fails with the reason. */
+status options_backend(const char *wish, backend_kind *out, char *reason, size_t cap,
+                       error *err);
+
 /* What the engine takes.  n_experts_total (layers x experts, 0 for a dense model)
  * resolves a share of slots; a bad --slots names the value. */
 status options_engine_params(const model_options *o, uint64_t n_experts_total,

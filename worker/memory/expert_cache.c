@@ -87,14 +87,7 @@ status expert_cache_new(expert_cache **out, uint32_t n_layers, uint32_t n_expert
     if (c->slots == NULL || c->slot_of == NULL || c->free_slots == NULL || c->misses == NULL) {
         goto no_memory;
     }
-    for (size_t i = 0; i < n_all; i++)
-        c->slot_of[i] = EXPERT_MISS;
-    /* The stack gives slot 0 first, so that a fresh arena fills from its start. */
-    for (uint32_t i = 0; i < n_slots; i++) {
-        c->slots[i].owner = NOBODY;
-        c->free_slots[i] = (int32_t)(n_slots - 1 - i);
-    }
-    c->n_free = n_slots;
+    expert_cache_clear(c);
     *out = c;
     return STATUS_OK;
 no_memory:
@@ -109,6 +102,23 @@ void expert_cache_free(expert_cache *cache) {
     free(cache->slot_of);
     free(cache->slots);
     free(cache);
+}
+
+/* The stack gives slot 0 first, so that a fresh arena fills from its start. */
+void expert_cache_clear(expert_cache *c) {
+    for (size_t i = 0; i < (size_t)c->n_layers * c->n_experts; i++)
+        c->slot_of[i] = EXPERT_MISS;
+    for (uint32_t i = 0; i < c->n_slots; i++) {
+        c->slots[i] = (slot){.owner = NOBODY, .phase = SLOT_FREE};
+        c->free_slots[i] = (int32_t)(c->n_slots - 1 - i);
+    }
+    c->n_free = c->n_slots;
+    c->n_misses = 0;
+    c->hand = 0;
+}
+
+void expert_cache_limit_inserts(expert_cache *c, uint32_t inserts_per_layer) {
+    c->inserts_per_layer = inserts_per_layer;
 }
 
 static void begin_layer(expert_cache *c, uint32_t layer) {

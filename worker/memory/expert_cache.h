@@ -42,10 +42,15 @@ void expert_cache_layer(expert_cache *cache, uint32_t layer, const int32_t *expe
  * how many of out[] (capacity n) were filled, at most the cap; a chosen slot's
  * former expert is no longer found. */
 size_t expert_cache_plan_inserts(expert_cache *cache, expert_insert *out, size_t n);
+/* Another cap from now on: a prompt's rows may bring in more than a decoding step. */
+void expert_cache_limit_inserts(expert_cache *cache, uint32_t inserts_per_layer);
 /* The record of this insert is in its slot now: it is found and pinned. */
 void expert_cache_commit(expert_cache *cache, const expert_insert *insert);
 /* The copy failed: the slot is free again. */
 void expert_cache_abandon(expert_cache *cache, const expert_insert *insert);
+
+/* Empty every slot; counts go on. */
+void expert_cache_clear(expert_cache *cache);
 
 /* Slot of an expert, or EXPERT_MISS; changes nothing. */
 int32_t expert_cache_find(const expert_cache *cache, uint32_t layer, uint32_t expert);

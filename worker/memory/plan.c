@@ -1,5 +1,7 @@
 #include "worker/memory/plan.h"
 
+#include "worker/backend.h"
+#include "worker/memory/cuda_layout.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -161,7 +163,11 @@ static void add_fixed_lines(memory_plan *plan, const model_config *c, const mode
 static uint64_t needed_bytes(const memory_plan *plan) {
     uint64_t sum = 0;
     for (size_t i = 0; i < plan->n_lines; i++) {
-        if (strcmp(plan->lines[i].part, "experts") != 0) sum += plan->lines[i].bytes;
+        const plan_line *line = &plan->lines[i];
+        if (line->place != PLAN_VRAM && line->place != PLAN_DRIVER &&
+            strcmp(line->part, "experts") != 0) {
+            sum += line->bytes;
+        }
     }
     return sum;
 }
@@ -208,6 +214,153 @@ static status plan_context(memory_plan *plan, const model_config *c, const plan_
     return STATUS_OK;
 }
 
+/* --- on a GPU --- */
+
+enum { DRIVER_MIB = 576, AUTO_CONTEXT = 32768, VRAM_HEAD_ROOM_MIB = 512 };
+
+status plan_vram_budget(plan_request *request, uint64_t vram_mib, error *err) {
+    if (request->backend != BACKEND_CUDA) return STATUS_OK;
+    uint64_t left = 0, total = 0;
+    request->vram_bytes = vram_mib << 20;
+    if (vram_mib > 0) return STATUS_OK;
+    status rc = backend_cuda_memory(&left, &total, err);
+    uint64_t room = left / 16, most = (uint64_t)VRAM_HEAD_ROOM_MIB << 20;
+    request->vram_bytes = left - (room < most ? room : most);
+    return rc;
+}
+
+static cuda_layout lay_out(const memory_plan *plan, const model_config *c,
+                           const model_weights *w, const plan_request *r) {
+    const model_params p = {.backend = BACKEND_CUDA,
+                            .kv = r->kv,
+                            .n_pages = plan->n_pages,
+                            .n_states = plan->n_states,
+                            .max_rows = plan->max_rows,
+                            .max_outputs = plan->max_outputs,
+                            .n_slots = plan->n_slots};
+    cuda_layout out;
+    cuda_layout_make(&out, c, w, &p);
+    return out;
+}
+
+/* A context that is ours to choose is the model's up to AUTO_CONTEXT, and an eighth of the
+ * VRAM at most. */
+static status plan_cuda_context(memory_plan *plan, const model_config *c, const plan_request *r,
+                                error *err) {
+    if (r->n_context > c->n_context) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "ctx = %u is more than the %u tokens the model was trained for",
+                         r->n_context, c->n_context);
+    }
+    uint64_t page = plan_page_bytes(c, r->kv);
+    uint64_t wish = r->n_context != 0 ? r->n_context : c->n_context;
+    if (r->n_context == 0 && wish > AUTO_CONTEXT) wish = AUTO_CONTEXT;
+    uint64_t each = (wish + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
+    uint64_t fit = r->vram_bytes / 8 / page;
+    uint64_t n_pages = each * r->n_sequences;
+    if (r->n_context == 0 && n_pages > fit) n_pages = fit > 0 ? fit : 1;
+    if (n_pages > UINT32_MAX / 2) n_pages = UINT32_MAX / 2;
+    plan->n_pages = (uint32_t)n_pages;
+    uint64_t held = n_pages * MODEL_PAGE_TOKENS;
+    plan->n_context = held < wish ? (uint32_t)held : (uint32_t)wish;
+    return STATUS_OK;
+}
+
+static uint64_t driver_bytes(const plan_request *r) {
+    uint64_t room = r->vram_bytes / 16;
+    return room < (uint64_t)DRIVER_MIB << 20 ? room : (uint64_t)DRIVER_MIB << 20;
+}
+
+/* As many slots as fit beside everything else. */
+static void choose_cuda_slots(memory_plan *plan, const model_config *c, const model_weights *w,
+                              const plan_request *r) {
+    plan->n_slots = (uint32_t)plan->n_experts_total; /* first without staging records */
+    uint64_t limit = r->vram_bytes - driver_bytes(r);
+    cuda_layout all = lay_out(plan, c, w, r);
+    if (all.total_bytes <= limit) return;
+    uint64_t working_set = (uint64_t)c->n_layers * c->n_experts_used;
+    plan->n_slots = (uint32_t)working_set;
+    cuda_layout least = lay_out(plan, c, w, r);
+    if (least.total_bytes >= limit) return; /* refused by the caller, with the reason */
+    plan->n_slots += (uint32_t)((limit - least.total_bytes) / least.slot_bytes);
+}
+
+static void add_cuda_lines(memory_plan *plan, const model_config *c, const model_weights *w,
+                           const plan_request *r) {
+    cuda_layout l = lay_out(plan, c, w, r);
+    const uint64_t *bytes = l.part_bytes;
+    char *note = add_line(plan, "backbone", PLAN_VRAM, bytes[CUDA_PART_BACKBONE]);
+    (void)snprintf(note, NOTE_BYTES, "head and %u layers, without experts", c->n_layers);
+    if (c->moe) {
+        note = add_line(plan, "expert slots", PLAN_VRAM, bytes[CUDA_PART_SLOTS]);
+        (void)snprintf(note, NOTE_BYTES,
+                       "%u slots of %" PRIu64 " bytes, %.1f %% of the experts", plan->n_slots,
+                       l.slot_bytes, 100.0 * plan->n_slots / (double)plan->n_experts_total);
+        note = add_line(plan, "expert staging", PLAN_VRAM, bytes[CUDA_PART_STAGING]);
+        (void)snprintf(note, NOTE_BYTES, "%u records on their way", l.n_staging);
+    }
+    note = add_line(plan, "KV pages", PLAN_VRAM, bytes[CUDA_PART_PAGES]);
+    (void)snprintf(note, NOTE_BYTES, "%u of %u tokens, %" PRIu64 " bytes", plan->n_pages,
+                   (unsigned)MODEL_PAGE_TOKENS, plan_page_bytes(c, r->kv));
+    note = add_line(plan, "recurrent states", PLAN_VRAM, bytes[CUDA_PART_STATES]);
+    (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes", plan->n_states,
+                   model_config_state_bytes(c));
+    note = add_line(plan, "workspace", PLAN_VRAM, bytes[CUDA_PART_WORKSPACE]);
+    (void)snprintf(note, NOTE_BYTES, "%u rows a step", plan->max_rows);
+    note = add_line(plan, "logits", PLAN_VRAM, bytes[CUDA_PART_LOGITS]);
+    (void)snprintf(note, NOTE_BYTES, "%u rows of %u", plan->max_outputs, c->n_vocab);
+    note = add_line(plan, "driver", PLAN_DRIVER, driver_bytes(r));
+    (void)snprintf(note, NOTE_BYTES, "context and code, an estimate");
+    for (size_t i = 0; i < plan->n_lines; i++)
+        plan->vram_needed_bytes += plan->lines[i].bytes;
+}
+
+static void add_cuda_host_lines(memory_plan *plan, const model_config *c,
+                                const model_weights *w, const plan_request *r) {
+    uint64_t experts = 0, largest = 0;
+    expert_bytes(c, w, &experts, &largest);
+    char *note = add_line(plan, "embedding", PLAN_MAPPED, matrix_bytes(&w->embedding));
+    (void)snprintf(note, NOTE_BYTES, "a token's row travels with its step");
+    if (c->moe) {
+        note = add_line(plan, "experts", PLAN_MAPPED, experts);
+        (void)snprintf(note, NOTE_BYTES, "%" PRIu64 " of up to %" PRIu64 " bytes",
+                       plan->n_experts_total, largest);
+    }
+    note = add_line(plan, "staging", PLAN_PINNED, CUDA_STAGING_BYTES);
+    (void)snprintf(note, NOTE_BYTES, "weights on their way to VRAM");
+    uint64_t logits = (uint64_t)c->n_vocab * (8 * (uint64_t)plan->max_outputs + 4 + 8);
+    note = add_line(plan, "logits", PLAN_RAM, logits);
+    (void)snprintf(note, NOTE_BYTES, "%u rows, and the sampler", plan->max_outputs);
+    uint64_t room = r->ram_bytes / 50;
+    note = add_line(plan, "head room", PLAN_RAM, room < HEAD_ROOM_MAX ? room : HEAD_ROOM_MAX);
+    (void)snprintf(note, NOTE_BYTES, "requests, code, buffers of the link");
+    plan->needed_bytes = needed_bytes(plan);
+}
+
+static status plan_cuda(memory_plan *plan, const model_config *c, const model_weights *w,
+                        const plan_request *r, error *err) {
+    plan->vram_budget_bytes = r->vram_bytes;
+    status rc = plan_cuda_context(plan, c, r, err);
+    if (rc != STATUS_OK) return rc;
+    if (c->moe && plan->n_slots == 0) choose_cuda_slots(plan, c, w, r);
+    add_cuda_lines(plan, c, w, r);
+    if (plan->vram_needed_bytes > r->vram_bytes) {
+        return error_set(err, STATUS_NO_MEMORY,
+                         "VRAM: %.0f MiB are needed with %u expert slots, %.0f MiB may be used "
+                         "(fewer slots, sequences, a smaller context or chunk need less%s)",
+                         (double)plan->vram_needed_bytes / MIB, plan->n_slots,
+                         (double)r->vram_bytes / MIB,
+                         c->moe ? "; below one token's experts there is no use" : "");
+    }
+    add_cuda_host_lines(plan, c, w, r);
+    if (plan->needed_bytes > r->ram_bytes) {
+        return error_set(err, STATUS_NO_MEMORY,
+                         "memory: %.0f MiB are needed, %.0f MiB may be used",
+                         (double)plan->needed_bytes / MIB, (double)r->ram_bytes / MIB);
+    }
+    return STATUS_OK;
+}
+
 status plan_make(memory_plan *out, const model_config *config, const model_weights *weights,
                  const plan_request *request, error *err) {
     memset(out, 0, sizeof *out);
@@ -224,6 +377,7 @@ status plan_make(memory_plan *out, const model_config *config, const model_weigh
     out->max_outputs = request->n_sequences;
     status rc = plan_slots(out, config, request, err);
     if (rc != STATUS_OK) return rc;
+    if (request->backend == BACKEND_CUDA) return plan_cuda(out, config, weights, request, err);
     add_fixed_lines(out, config, weights, request);
     rc = plan_context(out, config, request, err);
     if (rc != STATUS_OK) return rc;
@@ -232,6 +386,7 @@ status plan_make(memory_plan *out, const model_config *config, const model_weigh
 }
 
 size_t plan_print(const memory_plan *plan, char *out, size_t cap) {
+    static const char *const places[] = {"mapped", "ram", "pinned", "vram", "vram"};
     size_t n = 0;
     for (size_t i = 0; i <= plan->n_lines; i++) {
         char *at = n < cap ? out + n : NULL;
@@ -240,8 +395,7 @@ size_t plan_print(const memory_plan *plan, char *out, size_t cap) {
         int length = 0;
         if (i < plan->n_lines) {
             length = snprintf(at, left, "%-17s %10.1f MiB  %-6s  %s\n", line->part,
-                              (double)line->bytes / MIB,
-                              line->place == PLAN_MAPPED ? "mapped" : "ram", line->note);
+                              (double)line->bytes / MIB, places[line->place], line->note);
         } else {
             length = snprintf(
                 at, left, "%-17s %10.1f MiB  of %.1f MiB; context %u tokens, %u sequences\n",
@@ -250,5 +404,10 @@ size_t plan_print(const memory_plan *plan, char *out, size_t cap) {
         }
         if (length > 0) n += (size_t)length;
     }
-    return n;
+    if (plan->vram_budget_bytes == 0) return n;
+    int length =
+        snprintf(n < cap ? out + n : NULL, n < cap ? cap - n : 0,
+                 "%-17s %10.1f MiB  of %.1f MiB\n", "needed of VRAM",
+                 (double)plan->vram_needed_bytes / MIB, (double)plan->vram_budget_bytes / MIB);
+    return n + (length > 0 ? (size_t)length : 0);
 }

@@ -21,13 +21,19 @@ typedef struct plan_request {
     uint32_t n_sequences; /* running at once */
     uint32_t chunk_tokens;
     kv_type kv;
-    int64_t n_slots;    /* -1: auto, which on the CPU is 0: experts are read where they lie */
+    int64_t n_slots;    /* -1: auto: on the CPU 0, experts are read where they lie; on a GPU as
+                         * many as fit */
     uint64_t ram_bytes; /* what may be taken; see host_ram_available_bytes() */
+    backend_kind backend;
+    uint64_t vram_bytes; /* what may be taken, the driver's own part included */
 } plan_request;
 
 typedef enum plan_place {
     PLAN_MAPPED, /* pages of the model file, which the kernel can drop and read again */
-    PLAN_RAM
+    PLAN_RAM,
+    PLAN_PINNED, /* RAM that the GPU reads by itself */
+    PLAN_VRAM,
+    PLAN_DRIVER /* VRAM that the driver takes for itself, an estimate */
 } plan_place;
 
 typedef struct plan_line {
@@ -37,7 +43,7 @@ typedef struct plan_line {
     char note[96];
 } plan_line;
 
-enum { PLAN_MAX_LINES = 12 };
+enum { PLAN_MAX_LINES = 16 };
 
 typedef struct memory_plan {
     uint32_t n_context;
@@ -49,13 +55,19 @@ typedef struct memory_plan {
     uint32_t max_outputs;
     uint64_t n_experts_total;
     uint64_t budget_bytes;
-    uint64_t needed_bytes; /* everything but experts that stay on disk, with head room */
+    uint64_t vram_budget_bytes; /* 0 on the CPU */
+    uint64_t vram_needed_bytes; /* with the driver's part */
+    uint64_t needed_bytes;      /* RAM: all but experts that stay on disk, with head room */
     plan_line lines[PLAN_MAX_LINES];
     size_t n_lines;
 } memory_plan;
 
 status plan_make(memory_plan *out, const model_config *config, const model_weights *weights,
                  const plan_request *request, error *err);
+
+/* The VRAM that a request for a GPU may plan with: vram_mib where it is given, else what is
+ * free now less head room.  Nothing to do for the CPU. */
+status plan_vram_budget(plan_request *request, uint64_t vram_mib, error *err);
 
 /* Bytes of one KV page, all full-attention layers. */
 uint64_t plan_page_bytes(const model_config *config, kv_type kv);

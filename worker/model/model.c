@@ -46,9 +46,9 @@ static status open_backend(model *m, error *err) {
     case BACKEND_CPU:
         return backend_cpu_open(&m->device, &m->config, &m->weights, &m->params, err);
     case BACKEND_CUDA:
-        break;
+        return backend_cuda_open(&m->device, &m->config, &m->weights, &m->params, err);
     }
-    return error_set(err, STATUS_UNAVAILABLE, "model: this build has no CUDA backend");
+    return error_set(err, STATUS_BAD_INPUT, "model: backend %d", (int)m->params.backend);
 }
 
 /* Runs have distinct states, and a run has at most every page: the page lists of

@@ -38,7 +38,8 @@ typedef struct model_params {
     uint32_t n_states;    /* recurrent states */
     uint32_t max_rows;    /* tokens of one step, all segments together */
     uint32_t max_outputs; /* rows of one step that give logits */
-    uint32_t n_slots;     /* expert slots over all layers; 0: read experts where they lie */
+    uint32_t n_slots;     /* expert slots over all layers; 0: read experts where they lie
+                          (cpu), or a slot for each (cuda) */
     uint32_t inserts_per_layer; /* cap of experts brought into slots a layer and step */
 } model_params;
 

@@ -1,0 +1,165 @@
+/* backend_cuda.h - the CUDA backend's parts, private to backend_cuda*.c.
+ *
+ * One VRAM allocation holds everything (memory/cuda_layout.h).  Ops enqueue kernels on the
+ * stream `compute` and return; `h2d` carries expert records, and events order the two.
+ * The first failure of a step is kept, later calls do nothing, and logits or end tell it.
+ *
+ * A step's rows are cut into spans: neighbouring rows that decode (runs of one row) or that
+ * belong to prompts (longer runs).  Each kind has its own kernels, so that a row's bits do not
+ * depend on who else is in the batch.
+ *
+ * Thread: the engine thread, to which the context is current.
+ */
+#ifndef SILICEO_WORKER_BACKEND_CUDA_H
+#define SILICEO_WORKER_BACKEND_CUDA_H
+
+#include "kernels/cuda/launch.h"
+#include "worker/backend.h"
+#include "worker/cuda_driver.h"
+#include "worker/memory/cuda_layout.h"
+#include "worker/memory/expert_cache.h"
+
+enum { CUDA_RECORD_BUFFERS = 16, CUDA_FEW_ROWS = 1 };
+
+/* Neighbouring rows of one kind.  view points to device memory; its runs count rows and its
+ * row_run counts runs from the start of the span. */
+typedef struct cuda_span {
+    uint32_t first_row;
+    uint32_t n_rows;
+    bool decodes;
+    batch_view view;
+} cuda_span;
+
+/* Where records lie in the pinned staging: a ring of buffers, each free when its event is. */
+typedef struct cuda_staging {
+    unsigned char *bytes; /* [CUDA_RECORD_BUFFERS][slot_bytes] */
+    cuda_event used[CUDA_RECORD_BUFFERS];
+    uint32_t next;
+} cuda_staging;
+
+typedef struct cuda_experts {
+    expert_cache *cache; /* NULL: every expert has a slot of its own */
+    cuda_staging staging;
+    uint64_t *records;      /* pinned, [n_layers][n_experts]: what the device's table gets */
+    uint64_t *wave_records; /* pinned, [CUDA_MOST_WAVES][n_experts] */
+    int32_t *chosen;        /* pinned, [max_rows][n_used] */
+    /* Distinct experts of the running span. */
+    int32_t *active;        /* [n_experts] */
+    uint32_t *counts;       /* [n_experts]: rows that use active[i] */
+    uint32_t *late;         /* [n_experts]: of those, among the last rows */
+    uint32_t *first;        /* [n_experts + 1]: places of expert e, by number of expert */
+    int32_t *slots;         /* [n_experts] */
+    expert_insert *inserts; /* [n_experts] */
+    size_t n_active;
+    cuda_event arrived;      /* what h2d carried for the running wave */
+    cuda_event wave_done[2]; /* the staging half is free again */
+    uint64_t lookups, hits, bytes_moved;
+} cuda_experts;
+
+typedef struct backend_cuda {
+    backend base;
+    const model_config *config;
+    const model_weights *weights;
+    model_params params;
+    cuda_driver *driver;
+    cuda_card card;
+    cuda_context context;
+    cuda_module module;
+    cuda_function functions[CUDA_KERNEL_COUNT];
+    cuda_stream compute;
+    cuda_stream h2d;
+    cuda_layout layout;
+    cuda_pointer arena;
+    size_t state_bytes;
+    size_t page_bytes;
+    size_t layer_page_bytes;
+    unsigned char *pinned; /* a picture of the batch's part of the workspace */
+    float *pinned_logits;  /* [max_outputs][n_vocab], NULL when that is too much to pin */
+    batch batch;           /* of the running step */
+    cuda_span *spans;      /* [n_decode + 1] */
+    size_t n_spans;
+    bool has_act[INPUT_COUNT]; /* the input has quantized rows */
+    uint32_t n_cols[INPUT_COUNT];
+    cuda_experts experts;
+    status failed;
+    error failure;
+    uint64_t launches;
+} backend_cuda;
+
+/* probe */
+status cuda_check_card(const cuda_card *card, error *err);
+
+/* launch */
+/* The embedded fatbin, or the reason why there is none. */
+status cuda_find_kernels(const void **out, error *err);
+status cuda_load_kernels(backend_cuda *b, error *err);
+void cuda_launch(backend_cuda *b, cuda_kernel kernel, cuda_shape shape, const void *args);
+/* Note a driver result; true when nothing has failed in this step. */
+bool cuda_went(backend_cuda *b, cuda_result result, const char *call);
+#define CUDA_DO(b, name, ...)                                                                  \
+    ((b)->failed == STATUS_OK && cuda_went((b), (b)->driver->name(__VA_ARGS__), #name))
+
+/* Addresses. */
+static inline cuda_pointer cuda_part_at(const backend_cuda *b, cuda_part part) {
+    return b->arena + b->layout.part_offset[part];
+}
+static inline cuda_pointer cuda_work_at(const backend_cuda *b, uint64_t offset) {
+    return cuda_part_at(b, CUDA_PART_WORKSPACE) + offset;
+}
+static inline void *cuda_ptr(cuda_pointer at) {
+    return (void *)(uintptr_t)at;
+}
+/* Row `row` of a float table, or of quantized rows, in the workspace. */
+static inline float *cuda_rows(const backend_cuda *b, uint64_t offset, size_t row,
+                               size_t n_cols) {
+    return cuda_ptr(cuda_work_at(b, offset) + row * n_cols * sizeof(float));
+}
+void *cuda_acts(const backend_cuda *b, uint64_t offset, size_t row, uint32_t n_cols);
+bool cuda_wants_act(input_forms forms);
+
+/* How a matrix of the file is told to a kernel: Q6_K lies split (kernels/cuda/weights.h). */
+typedef struct cuda_matrix {
+    uint64_t row_bytes;
+    uint64_t split_d;
+    uint32_t type;
+} cuda_matrix;
+cuda_matrix cuda_matrix_of(const weight_matrix *m);
+
+/* upload */
+status cuda_upload_weights(backend_cuda *b, model_weights *w, error *err);
+status cuda_upload_experts(backend_cuda *b, error *err);
+/* The record of an expert as the kernels want it, slot_bytes at `out`. */
+void cuda_fill_record(const layer_weights *l, uint32_t expert, unsigned char *out);
+/* Matrices one after another as the device has them. */
+void cuda_copy_matrix(const weight_matrix *m, const void *data, unsigned char *out);
+
+/* ops, one file a group */
+void cuda_norm(backend *base, const weight_vector *weight, input_forms forms);
+void cuda_final_norm(backend *base, const weight_vector *weight, input_forms forms);
+void cuda_project(backend *base, backend_input in, const projection *list, size_t n);
+void cuda_gated(backend *base, const weight_matrix *gate, const weight_matrix *up,
+                input_forms forms);
+status cuda_logits(backend *base, const weight_matrix *head, float *out, error *err);
+void cuda_delta_net(backend *base, const layer_weights *layer, uint32_t ordinal,
+                    input_forms forms);
+void cuda_attention(backend *base, const layer_weights *layer, uint32_t ordinal,
+                    input_forms forms);
+void cuda_route(backend *base, const layer_weights *layer);
+void cuda_expert_layer(backend *base, const layer_weights *layer, uint32_t layer_index,
+                       input_forms forms, input_forms shared_forms);
+/* out = W x for n_rows rows; x and act (NULL: none) are the rows, out their results. */
+typedef struct cuda_product {
+    const weight_matrix *matrix;
+    float *out;
+    uint64_t out_stride; /* floats */
+    bool add;
+} cuda_product;
+void cuda_multiply(backend_cuda *b, bool few, const cuda_product *list, size_t n,
+                   const float *x, const void *act, size_t n_rows);
+void cuda_swiglu(backend_cuda *b, const float *gate, const float *up, float *out, void *act,
+                 size_t n_rows, uint32_t n_cols);
+
+status cuda_experts_init(backend_cuda *b, error *err);
+void cuda_experts_release(backend_cuda *b);
+
+#endif

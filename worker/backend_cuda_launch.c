@@ -1,0 +1,62 @@
+/* backend_cuda_launch.c - the kernels of the embedded fatbin, and how one is launched. */
+#include "worker/backend_cuda.h"
+
+#include <string.h>
+
+/* Made by the build from kernels/cuda; a build without nvcc has neither. */
+extern const unsigned char kernels_fatbin[] __attribute__((weak));
+
+#define KERNEL_NAME(name) #name,
+static const char *const names[CUDA_KERNEL_COUNT] = {CUDA_KERNELS(KERNEL_NAME)};
+#undef KERNEL_NAME
+
+enum { SHARED_WITHOUT_ASKING = 48 * 1024, SHARED_MOST = 64 * 1024 };
+
+status cuda_find_kernels(const void **out, error *err) {
+    if (out != NULL) *out = kernels_fatbin;
+    if (kernels_fatbin != NULL) return STATUS_OK;
+    return error_set(err, STATUS_UNAVAILABLE,
+                     "this build has no CUDA kernels: it was made without nvcc");
+}
+
+status cuda_load_kernels(backend_cuda *b, error *err) {
+    const void *fatbin = NULL;
+    status rc = cuda_find_kernels(&fatbin, err);
+    if (rc == STATUS_OK) rc = CUDA_CALL(b->driver, err, cuModuleLoadData, &b->module, fatbin);
+    for (int i = 0; i < CUDA_KERNEL_COUNT && rc == STATUS_OK; i++) {
+        rc = cuda_check(b->driver,
+                        b->driver->cuModuleGetFunction(&b->functions[i], b->module, names[i]),
+                        names[i], err);
+    }
+    return rc;
+}
+
+bool cuda_went(backend_cuda *b, cuda_result result, const char *call) {
+    if (result != CUDA_OK && b->failed == STATUS_OK) {
+        b->failed = cuda_check(b->driver, result, call, &b->failure);
+    }
+    return b->failed == STATUS_OK;
+}
+
+/* On sm_90 a kernel may start while the one before it ends; each waits for it by itself. */
+void cuda_launch(backend_cuda *b, cuda_kernel kernel, cuda_shape s, const void *args) {
+    if (s.grid_x == 0 || s.grid_y == 0 || b->failed != STATUS_OK) return;
+    cuda_launch_attribute overlapped = {.id = CUDA_LAUNCH_OVERLAPPED, .value = {.flag = 1}};
+    const cuda_launch_config config = {.grid = {s.grid_x, s.grid_y, s.grid_z},
+                                       .block = {s.block_x, 1, 1},
+                                       .shared_bytes = s.shared_bytes,
+                                       .stream = b->compute,
+                                       .attributes = &overlapped,
+                                       .n_attributes = b->card.major >= 9 ? 1 : 0};
+    if (s.shared_bytes > SHARED_WITHOUT_ASKING &&
+        !CUDA_DO(b, cuFuncSetAttribute, b->functions[kernel], CUDA_FUNCTION_SHARED_BYTES,
+                 SHARED_MOST)) {
+        return;
+    }
+    void *parameters[1];
+    memcpy(parameters, &args, sizeof args); /* the driver only reads them */
+    b->launches++;
+    (void)cuda_went(
+        b, b->driver->cuLaunchKernelEx(&config, b->functions[kernel], parameters, NULL),
+        names[kernel]);
+}

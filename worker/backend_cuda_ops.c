@@ -1,0 +1,368 @@
+/* backend_cuda_ops.c - norms, matrices, and what mixes tokens, span by span. */
+#include "worker/backend_cuda.h"
+
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matvec.h"
+#include "kernels/cuda/mixers.h"
+#include "kernels/cuda/rows.h"
+#include <math.h>
+#include <string.h>
+
+/* Where rows of an input and of a buffer lie. */
+
+typedef struct input_place {
+    uint64_t rows, acts;
+} input_place;
+
+static input_place place_of(const backend_cuda *b, backend_input in) {
+    const cuda_work *w = &b->layout.work;
+    const input_place places[INPUT_COUNT] = {
+        [INPUT_HIDDEN] = {w->hidden, w->hidden_act},
+        [INPUT_MIXED] = {w->mixed, w->mixed_act},
+        [INPUT_GATED] = {w->gated, w->gated_act},
+        [INPUT_FINAL] = {w->final, w->final_act},
+    };
+    return places[in];
+}
+
+static float *buffer_row(const backend_cuda *b, backend_buffer buffer, size_t row,
+                         size_t n_cols) {
+    const cuda_work *w = &b->layout.work;
+    const uint64_t offsets[BUFFER_COUNT] = {
+        [BUFFER_RESIDUAL] = w->residual,
+        [BUFFER_Q] = w->q,
+        [BUFFER_K] = w->k,
+        [BUFFER_V] = w->v,
+        [BUFFER_U] = w->u,
+        [BUFFER_Z] = w->z,
+        [BUFFER_ALPHA] = w->alpha,
+        [BUFFER_BETA] = w->beta,
+    };
+    return cuda_rows(b, offsets[buffer], row, n_cols);
+}
+
+static void begin_input(backend_cuda *b, backend_input in, uint32_t n_cols, input_forms forms) {
+    b->n_cols[in] = n_cols;
+    b->has_act[in] = cuda_wants_act(forms);
+}
+
+/* Norms. */
+
+static void run_norm(backend_cuda *b, const weight_vector *weight, backend_input in,
+                     const uint32_t *rows, uint32_t n_rows, input_forms forms) {
+    uint32_t dim = b->config->n_embd;
+    input_place to = place_of(b, in);
+    begin_input(b, in, dim, forms);
+    norm_args args;
+    memset(&args, 0, sizeof args);
+    args.x = buffer_row(b, BUFFER_RESIDUAL, 0, dim);
+    args.weight = weight->place;
+    args.y = cuda_rows(b, to.rows, 0, dim);
+    args.act = b->has_act[in] ? cuda_acts(b, to.acts, 0, dim) : NULL;
+    args.rows = rows;
+    args.x_stride = args.y_stride = dim;
+    args.act_stride = cuda_act_row_bytes(dim);
+    args.dim = dim;
+    args.eps = b->config->norm_eps;
+    cuda_launch(b, CUDA_KERNEL_rmsnorm, rmsnorm_shape(n_rows), &args);
+}
+
+void cuda_norm(backend *base, const weight_vector *weight, input_forms forms) {
+    backend_cuda *b = (backend_cuda *)base;
+    run_norm(b, weight, INPUT_HIDDEN, NULL, b->batch.view.n_rows, forms);
+}
+
+void cuda_final_norm(backend *base, const weight_vector *weight, input_forms forms) {
+    backend_cuda *b = (backend_cuda *)base;
+    run_norm(b, weight, INPUT_FINAL, cuda_ptr(cuda_work_at(b, b->layout.work.output_rows)),
+             b->batch.n_outputs, forms);
+}
+
+/* Matrices. */
+
+static void multiply_few(backend_cuda *b, const cuda_product *list, size_t n, const float *x,
+                         const void *act, size_t n_rows) {
+    matvec_args args;
+    memset(&args, 0, sizeof args);
+    uint32_t n_cols = list[0].matrix->n_cols;
+    args.x = x;
+    args.act = act;
+    args.x_stride = n_cols;
+    args.act_stride = cuda_act_row_bytes(n_cols);
+    args.n_cols = n_cols;
+    args.n_tokens = (uint32_t)n_rows;
+    args.n_segments = (uint32_t)n;
+    CHECK_HOT(n <= MATVEC_MAX_SEGMENTS);
+    for (size_t i = 0; i < n; i++) {
+        cuda_matrix m = cuda_matrix_of(list[i].matrix);
+        args.segments[i] = (matvec_segment){.weights = list[i].matrix->place,
+                                            .out = list[i].out,
+                                            .row_bytes = m.row_bytes,
+                                            .out_stride = list[i].out_stride,
+                                            .split_d = m.split_d,
+                                            .type = m.type,
+                                            .n_rows = list[i].matrix->n_rows,
+                                            .add = list[i].add};
+    }
+    cuda_shape shape;
+    cuda_kernel kernel = matvec_choose(&args, (uint32_t)b->card.n_sms, &shape);
+    cuda_launch(b, kernel, shape, &args);
+}
+
+static void multiply_many(backend_cuda *b, const cuda_product *p, const float *x,
+                          const void *act, size_t n_rows) {
+    matmul_args args;
+    memset(&args, 0, sizeof args);
+    cuda_matrix m = cuda_matrix_of(p->matrix);
+    args.weights = p->matrix->place;
+    args.x = x;
+    args.act = act;
+    args.out = p->out;
+    args.row_bytes = m.row_bytes;
+    args.split_d = m.split_d;
+    args.x_stride = p->matrix->n_cols;
+    args.act_stride = cuda_act_row_bytes(p->matrix->n_cols);
+    args.out_stride = p->out_stride;
+    args.type = m.type;
+    args.n_rows = p->matrix->n_rows;
+    args.n_cols = p->matrix->n_cols;
+    args.n_tokens = (uint32_t)n_rows;
+    args.add = p->add;
+    cuda_shape shape;
+    cuda_kernel kernel = matmul_choose(&args, &shape);
+    cuda_launch(b, kernel, shape, &args);
+}
+
+void cuda_multiply(backend_cuda *b, bool few, const cuda_product *list, size_t n,
+                   const float *x, const void *act, size_t n_rows) {
+    if (few) {
+        multiply_few(b, list, n, x, act, n_rows);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        multiply_many(b, &list[i], x, act, n_rows);
+}
+
+/* Rows of an input, from a row on. */
+static const float *input_rows(const backend_cuda *b, backend_input in, size_t row) {
+    return cuda_rows(b, place_of(b, in).rows, row, b->n_cols[in]);
+}
+
+static void *input_acts(const backend_cuda *b, backend_input in, size_t row) {
+    return b->has_act[in] ? cuda_acts(b, place_of(b, in).acts, row, b->n_cols[in]) : NULL;
+}
+
+void cuda_project(backend *base, backend_input in, const projection *list, size_t n) {
+    backend_cuda *b = (backend_cuda *)base;
+    cuda_product products[MATVEC_MAX_SEGMENTS];
+    for (size_t s = 0; s < b->n_spans; s++) {
+        const cuda_span *span = &b->spans[s];
+        for (size_t i = 0; i < n; i++) {
+            size_t stride = list[i].matrix->n_rows;
+            products[i] = (cuda_product){list[i].matrix,
+                                         buffer_row(b, list[i].out, span->first_row, stride),
+                                         stride, list[i].add};
+        }
+        cuda_multiply(b, span->decodes, products, n, input_rows(b, in, span->first_row),
+                      input_acts(b, in, span->first_row), span->n_rows);
+    }
+}
+
+void cuda_swiglu(backend_cuda *b, const float *gate, const float *up, float *out, void *act,
+                 size_t n_rows, uint32_t n_cols) {
+    const swiglu_q8_args args = {.gate = gate,
+                                 .up = up,
+                                 .out = out,
+                                 .act = act,
+                                 .gate_stride = n_cols,
+                                 .up_stride = n_cols,
+                                 .out_stride = n_cols,
+                                 .act_stride = cuda_act_row_bytes(n_cols),
+                                 .n_cols = n_cols,
+                                 .n_rows = (uint32_t)n_rows};
+    cuda_launch(b, CUDA_KERNEL_swiglu, swiglu_shape(&args), &args);
+}
+
+void cuda_gated(backend *base, const weight_matrix *gate, const weight_matrix *up,
+                input_forms forms) {
+    backend_cuda *b = (backend_cuda *)base;
+    const cuda_work *w = &b->layout.work;
+    uint32_t n_ff = gate->n_rows;
+    begin_input(b, INPUT_GATED, n_ff, forms);
+    for (size_t s = 0; s < b->n_spans; s++) {
+        const cuda_span *span = &b->spans[s];
+        size_t row = span->first_row;
+        const cuda_product products[] = {
+            {gate, cuda_rows(b, w->gated, row, n_ff), n_ff, false},
+            {up, cuda_rows(b, w->gated_up, row, n_ff), n_ff, false}};
+        cuda_multiply(b, span->decodes, products, 2, input_rows(b, INPUT_HIDDEN, row),
+                      input_acts(b, INPUT_HIDDEN, row), span->n_rows);
+    }
+    float *out = cuda_rows(b, w->gated, 0, n_ff);
+    cuda_swiglu(b, out, cuda_rows(b, w->gated_up, 0, n_ff), out, input_acts(b, INPUT_GATED, 0),
+                b->batch.view.n_rows, n_ff);
+}
+
+status cuda_logits(backend *base, const weight_matrix *head, float *out, error *err) {
+    enum { FEW_OUTPUTS = 32 };
+    backend_cuda *b = (backend_cuda *)base;
+    float *logits = cuda_ptr(cuda_part_at(b, CUDA_PART_LOGITS));
+    const cuda_product product = {head, logits, head->n_rows, false};
+    /* By what the model may ask for, not by what this step does: bits stay the same. */
+    bool few = b->params.max_outputs <= FEW_OUTPUTS;
+    cuda_multiply(b, few, &product, 1, input_rows(b, INPUT_FINAL, 0),
+                  input_acts(b, INPUT_FINAL, 0), b->batch.n_outputs);
+    size_t bytes = (size_t)b->batch.n_outputs * head->n_rows * sizeof(float);
+    void *to = b->pinned_logits != NULL ? b->pinned_logits : out;
+    (void)CUDA_DO(b, cuMemcpyDtoHAsync, to, cuda_part_at(b, CUDA_PART_LOGITS), bytes,
+                  b->compute);
+    (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
+    if (b->failed != STATUS_OK) return error_set(err, b->failed, "%s", b->failure.text);
+    if (to != out) memcpy(out, to, bytes);
+    return STATUS_OK;
+}
+
+/* Delta net. */
+
+/* A layer's part of the first state: delta-net matrices, then convolution inputs. */
+static float *layer_state(const backend_cuda *b, uint32_t ordinal) {
+    size_t bytes = b->state_bytes / b->config->n_linear_layers;
+    return cuda_ptr(cuda_part_at(b, CUDA_PART_STATES) + ordinal * bytes);
+}
+
+static void run_conv(backend_cuda *b, const cuda_span *span, const layer_weights *layer,
+                     uint32_t ordinal) {
+    const model_config *c = b->config;
+    size_t matrices = (size_t)c->n_value_heads * c->state_dim * c->state_dim;
+    const conv1d_args args = {
+        .batch = span->view,
+        .x = buffer_row(b, BUFFER_U, span->first_row, c->conv_dim),
+        .weight = layer->conv.place,
+        .state = layer_state(b, ordinal) + matrices,
+        .y = cuda_rows(b, b->layout.work.convolved, span->first_row, c->conv_dim),
+        .x_stride = c->conv_dim,
+        .y_stride = c->conv_dim,
+        .state_stride = b->state_bytes / sizeof(float),
+        .n_channels = c->conv_dim,
+        .n_taps = c->conv_taps};
+    cuda_launch(b, CUDA_KERNEL_conv1d, conv1d_shape(&args), &args);
+}
+
+static void run_delta(backend_cuda *b, const cuda_span *span, const layer_weights *layer,
+                      uint32_t ordinal) {
+    const model_config *c = b->config;
+    const cuda_work *w = &b->layout.work;
+    size_t row = span->first_row;
+    const delta_net_cuda_args args = {
+        .base = {.batch = span->view,
+                 .qkv = cuda_rows(b, w->convolved, row, c->conv_dim),
+                 .z = buffer_row(b, BUFFER_Z, row, c->inner_dim),
+                 .alpha = buffer_row(b, BUFFER_ALPHA, row, c->n_value_heads),
+                 .beta = buffer_row(b, BUFFER_BETA, row, c->n_value_heads),
+                 .a = layer->decay.place,
+                 .dt = layer->dt_bias.place,
+                 .norm = layer->ssm_norm.place,
+                 .state = layer_state(b, ordinal),
+                 .out = cuda_rows(b, w->mixed, row, c->inner_dim),
+                 .qkv_stride = c->conv_dim,
+                 .z_stride = c->inner_dim,
+                 .alpha_stride = c->n_value_heads,
+                 .beta_stride = c->n_value_heads,
+                 .out_stride = c->inner_dim,
+                 .state_stride = b->state_bytes / sizeof(float),
+                 .n_key_heads = c->n_key_heads,
+                 .n_value_heads = c->n_value_heads,
+                 .dim = c->state_dim,
+                 .grouped = c->v_heads_grouped,
+                 .eps = c->norm_eps},
+        .act = input_acts(b, INPUT_MIXED, row),
+        .act_stride = cuda_act_row_bytes(c->inner_dim),
+        .workspace = cuda_rows(b, w->mixer_space, 0, 0),
+        .raw = cuda_rows(b, w->delta_raw, row, c->inner_dim)};
+    if (span->decodes) {
+        cuda_launch(b, CUDA_KERNEL_delta_net_step, delta_net_step_shape(&args), &args);
+        return;
+    }
+    cuda_launch(b, CUDA_KERNEL_delta_net_scores, delta_net_scores_shape(&args), &args);
+    cuda_launch(b, CUDA_KERNEL_delta_net_chunks, delta_net_chunks_shape(&args), &args);
+    cuda_launch(b, CUDA_KERNEL_delta_net_norm, delta_net_norm_shape(&args), &args);
+}
+
+void cuda_delta_net(backend *base, const layer_weights *layer, uint32_t ordinal,
+                    input_forms forms) {
+    backend_cuda *b = (backend_cuda *)base;
+    begin_input(b, INPUT_MIXED, b->config->inner_dim, forms);
+    for (size_t s = 0; s < b->n_spans; s++) {
+        run_conv(b, &b->spans[s], layer, ordinal);
+        run_delta(b, &b->spans[s], layer, ordinal);
+    }
+}
+
+/* Attention. */
+
+static kv_view layer_pages(const backend_cuda *b, uint32_t ordinal) {
+    return (kv_view){.base = cuda_ptr(cuda_part_at(b, CUDA_PART_PAGES)),
+                     .page_bytes = b->page_bytes,
+                     .layer_offset = ordinal * b->layer_page_bytes,
+                     .type = (uint32_t)b->params.kv,
+                     .n_kv_heads = b->config->n_kv_heads,
+                     .head_dim = b->config->head_dim};
+}
+
+static void run_prepare(backend_cuda *b, const cuda_span *span, const layer_weights *layer,
+                        kv_view pages) {
+    const model_config *c = b->config;
+    size_t qg = 2 * (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
+    const prepare_args args = {.base = {.batch = span->view,
+                                        .kv = pages,
+                                        .qg = buffer_row(b, BUFFER_Q, span->first_row, qg),
+                                        .k = buffer_row(b, BUFFER_K, span->first_row, kv),
+                                        .v = buffer_row(b, BUFFER_V, span->first_row, kv),
+                                        .q_norm = layer->q_norm.place,
+                                        .k_norm = layer->k_norm.place,
+                                        .qg_stride = qg,
+                                        .k_stride = kv,
+                                        .v_stride = kv,
+                                        .n_heads = c->n_heads,
+                                        .n_rot = c->n_rot,
+                                        .eps = c->norm_eps},
+                               .inv_freq = cuda_rows(b, b->layout.work.inv_freq, 0, 0)};
+    cuda_launch(b, CUDA_KERNEL_attention_prepare, attention_prepare_shape(&args), &args);
+}
+
+/* As many splits as the longest timeline could want: bits and shapes never change with
+ * what else runs. */
+static void run_attention(backend_cuda *b, const cuda_span *span, kv_view pages) {
+    const model_config *c = b->config;
+    uint32_t q_dim = c->n_heads * c->head_dim;
+    const attention_cuda_args args = {
+        .base = {.batch = span->view,
+                 .kv = pages,
+                 .qg = buffer_row(b, BUFFER_Q, span->first_row, 2 * (size_t)q_dim),
+                 .out = cuda_rows(b, b->layout.work.mixed, span->first_row, q_dim),
+                 .qg_stride = 2 * (uint64_t)q_dim,
+                 .out_stride = q_dim,
+                 .n_heads = c->n_heads,
+                 .scale = 1.0f / sqrtf((float)c->head_dim)},
+        .act = input_acts(b, INPUT_MIXED, span->first_row),
+        .act_stride = cuda_act_row_bytes(q_dim),
+        .workspace = cuda_rows(b, b->layout.work.mixer_space, 0, 0),
+        .n_splits = attention_splits(b->params.n_pages * KV_PAGE_TOKENS)};
+    if (span->decodes) {
+        cuda_launch(b, CUDA_KERNEL_attention_split, attention_split_shape(&args), &args);
+        cuda_launch(b, CUDA_KERNEL_attention_combine, attention_combine_shape(&args), &args);
+    } else {
+        cuda_launch(b, CUDA_KERNEL_attention_tile, attention_tile_shape(&args), &args);
+    }
+}
+
+void cuda_attention(backend *base, const layer_weights *layer, uint32_t ordinal,
+                    input_forms forms) {
+    backend_cuda *b = (backend_cuda *)base;
+    kv_view pages = layer_pages(b, ordinal);
+    begin_input(b, INPUT_MIXED, b->config->n_heads * b->config->head_dim, forms);
+    for (size_t s = 0; s < b->n_spans; s++) {
+        run_prepare(b, &b->spans[s], layer, pages);
+        run_attention(b, &b->spans[s], pages);
+    }
+}
