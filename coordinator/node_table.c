@@ -100,11 +100,14 @@ static size_t bucket_of(const void *identity, size_t n_identity) {
     return XXH3_64bits(identity, n_identity) % NODE_BUCKETS;
 }
 
+static bool has_identity(const node *n, const void *identity, size_t n_identity) {
+    return n->n_identity == n_identity && memcmp(n->identity, identity, n_identity) == 0;
+}
+
 node *node_table_by_identity(const node_table *t, const void *identity, size_t n_identity) {
     for (node *n = t->by_identity[bucket_of(identity, n_identity)]; n != NULL;
          n = n->identity_next) {
-        if (n->n_identity == n_identity && memcmp(n->identity, identity, n_identity) == 0)
-            return n;
+        if (has_identity(n, identity, n_identity)) return n;
     }
     return NULL;
 }
@@ -222,10 +225,29 @@ static void take_profile(node *n, const wire_hello *hello) {
 
 enum { RIVAL_TRIES = 4 };
 
+static bool is_alive(const node_table *t, const node *n, uint64_t now_ms) {
+    return n->connected && !n->left && now_ms - n->last_heard_ms < t->limits.suspect_ms;
+}
+
+/* The same process over another link, as when it was given our address in two
+ * spellings.  Results of the one link would not be believed of the other, and two that
+ * take the node from each other would never let a request end: so the first stays, and
+ * what ran over one that is dead is lost. */
+static status replace_link(node_table *t, node *n, uint64_t now_ms, error *err) {
+    if (is_alive(t, n, now_ms)) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "hello.node: '%s' is connected over another link of the same process; "
+                         "its list of coordinators has this one twice",
+                         n->name);
+    }
+    if (t->on_lost != NULL) t->on_lost(t->context, n, "it came back over another link");
+    return STATUS_OK;
+}
+
 /* Another process under a known name: take over only from one that is not alive. */
 static status replace_process(node_table *t, node *n, const wire_hello *hello, uint64_t now_ms,
                               error *err) {
-    if (n->connected && !n->left && now_ms - n->last_heard_ms < t->limits.suspect_ms) {
+    if (is_alive(t, n, now_ms)) {
         n->rival_tries = n->rival == hello->instance ? n->rival_tries + 1 : 1;
         n->rival = hello->instance;
         status rc = n->rival_tries < RIVAL_TRIES ? STATUS_UNAVAILABLE : STATUS_BAD_INPUT;
@@ -271,6 +293,15 @@ static status check_name(const char *name, size_t length, error *err) {
                      "hello.node: a name is letters, digits, '-', '_' and '.'");
 }
 
+/* A link speaks for one node: one that gives itself another name is gone under the old. */
+static void leave_identity(node_table *t, const node *n, const void *identity,
+                           size_t n_identity, uint64_t now_ms) {
+    node *other = node_table_by_identity(t, identity, n_identity);
+    if (other == NULL || other == n) return;
+    drop_identity(t, other);
+    node_table_unreachable(t, other, now_ms);
+}
+
 status node_table_hello(node_table *t, const void *identity, size_t n_identity, int fd,
                         const wire_hello *hello, uint64_t now_ms, node **out, error *err) {
     char name[WIRE_MAX_NAME + 1];
@@ -283,12 +314,15 @@ status node_table_hello(node_table *t, const void *identity, size_t n_identity, 
         n = node_new(t, name, hello);
     else if (n->instance != hello->instance)
         rc = replace_process(t, n, hello, now_ms, err);
+    else if (!has_identity(n, identity, n_identity))
+        rc = replace_link(t, n, now_ms, err);
     if (n == NULL)
         return error_set(err, STATUS_NO_MEMORY, "hello.node: no room for '%s'", name);
     if (rc != STATUS_OK) return rc;
     rc = take_models(n, hello, err);
     if (rc != STATUS_OK) return rc;
     take_profile(n, hello);
+    leave_identity(t, n, identity, n_identity, now_ms);
     take_identity(t, n, identity, n_identity);
     node_table_heard(t, n, fd, now_ms);
     *out = n;

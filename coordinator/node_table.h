@@ -110,7 +110,8 @@ void node_table_release(node_table *t);
 
 /* A HELLO came over this identity.  STATUS_UNAVAILABLE: another process has
  * the name and was alive a moment ago (STATUS_BAD_INPUT once that has been so for
- * several tries).  *out is the node, its state judged. */
+ * several tries), or the same process is connected over another link (STATUS_BAD_INPUT).
+ * *out is the node, its state judged. */
 status node_table_hello(node_table *t, const void *identity, size_t n_identity, int fd,
                         const wire_hello *hello, uint64_t now_ms, node **out, error *err);
 void node_table_beat(node_table *t, node *n, const wire_beat *beat, uint64_t now_ms);

@@ -93,6 +93,14 @@ typedef struct server {
 
 /* ---- settings ---- */
 
+/* Twice connected to one coordinator is a node whose results come from two places. */
+static bool is_named(const server *s, size_t n, const char *address) {
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(s->coordinators[i], address) == 0) return true;
+    }
+    return false;
+}
+
 static status split_addresses(server *s, error *err) {
     s->addresses = strdup(s->options.coordinator);
     if (s->addresses == NULL)
@@ -101,6 +109,10 @@ static status split_addresses(server *s, error *err) {
     size_t n = 0;
     for (char *word; (word = strsep(&rest, "\n, ")) != NULL;) {
         if (*word == '\0') continue;
+        if (is_named(s, n, word)) {
+            log_warn("coordinator-named-twice", "address=%s", word);
+            continue;
+        }
         if (n == LINK_MAX_COORDINATORS) {
             return error_set(err, STATUS_BAD_INPUT, "coordinator: over %zu are named", n);
         }

@@ -8,7 +8,8 @@
  * "t0 t1 ...", at the set rates.  Faults: hang (takes requests, answers nothing),
  * drop (goes silent at token N), die (exits at token N), error (500), refuse (503,
  * retryable), bad (400), gap (skips a number at token N), garbage (sends nonsense
- * first), mute (no beats after the first), load (never gets ready), deaf (ignores CANCEL).
+ * first), mute (no beats after the first), load (never gets ready), deaf (ignores CANCEL),
+ * twin (all nodes are links of one process under one name).
  * Events go to stdout as JSON lines with the wall clock in milliseconds.
  */
 #include "common/clock.h"
@@ -324,8 +325,10 @@ static void open_fakes(void *context) {
         (void)zmq_setsockopt(f->socket, ZMQ_LINGER, &zero, sizeof zero);
         if (set.curve != NULL) use_curve(f->socket);
         if (zmq_connect(f->socket, set.coordinator) != 0) exit(1);
-        (void)snprintf(f->name, sizeof f->name, set.nodes > 1 ? "%s-%d" : "%s", set.name, i);
+        bool numbered = set.nodes > 1 && !fault("twin");
+        (void)snprintf(f->name, sizeof f->name, numbered ? "%s-%d" : "%s", set.name, i);
         f->instance = clock_wall_ms() * 65536u + (uint64_t)getpid() % 65536u + (uint64_t)i;
+        if (fault("twin")) f->instance = fakes[0].instance;
         f->next_beat_ms = UINT64_MAX;
         if (fault("garbage")) (void)zmq_send(f->socket, "\x93nonsense", 9, 0);
         send_hello(f);

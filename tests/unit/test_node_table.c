@@ -201,6 +201,38 @@ static void the_breaker_opens_on_failures_and_lets_one_probe_through(void **stat
     node_table_release(&r.t);
 }
 
+static void a_second_link_of_a_process_is_refused_while_the_first_lives(void **state) {
+    (void)state;
+    rig r = make_rig();
+    node *n = ready_node(&r), *other = NULL;
+    assert_int_equal(hello(&r, "amber", "id2", 1, 8, &other), STATUS_BAD_INPUT);
+    assert_null(node_table_by_identity(&r.t, "id2", 3));
+    assert_ptr_equal(node_table_by_identity(&r.t, "id1", 3), n);
+    assert_int_equal(hello(&r, "amber", "id1", 1, 7, &other), STATUS_OK); /* it says it again */
+    assert_int_equal(r.lost, 0);
+    node_table_disconnected(&r.t, 7, r.now);
+    assert_int_equal(hello(&r, "amber", "id2", 1, 8, &other), STATUS_OK);
+    assert_int_equal(r.lost, 1); /* what the dead link carried will not end by itself */
+    assert_null(node_table_by_identity(&r.t, "id1", 3));
+    tick(&r, 3000);
+    assert_int_equal(hello(&r, "amber", "id3", 1, 9, &other),
+                     STATUS_OK); /* the first is silent */
+    assert_int_equal(r.lost, 2);
+    node_table_release(&r.t);
+}
+
+static void a_link_that_takes_another_name_leaves_the_old_one(void **state) {
+    (void)state;
+    rig r = make_rig();
+    node *n = ready_node(&r), *other = NULL;
+    assert_int_equal(hello(&r, "basalt", "id1", 1, 7, &other), STATUS_OK);
+    assert_int_equal(n->state, NODE_SUSPECT);
+    assert_ptr_equal(node_table_by_identity(&r.t, "id1", 3), other);
+    node_table_forget(&r.t, n);
+    assert_ptr_equal(node_table_by_identity(&r.t, "id1", 3), other);
+    node_table_release(&r.t);
+}
+
 static void leaving_and_forgetting(void **state) {
     (void)state;
     rig r = make_rig();
@@ -251,6 +283,8 @@ int main(void) {
         cmocka_unit_test(a_restart_replaces_a_dead_process_but_not_a_live_one),
         cmocka_unit_test(what_was_learned_outlives_a_restart_with_the_same_file),
         cmocka_unit_test(the_breaker_opens_on_failures_and_lets_one_probe_through),
+        cmocka_unit_test(a_second_link_of_a_process_is_refused_while_the_first_lives),
+        cmocka_unit_test(a_link_that_takes_another_name_leaves_the_old_one),
         cmocka_unit_test(leaving_and_forgetting),
         cmocka_unit_test(names_are_words_and_sorted),
     };
