@@ -99,8 +99,12 @@ KERNEL_ARGS_SIZE(experts_down_args, 168);
 enum { EXPERTS_DOWN_ROWS = 8 };
 
 static inline cuda_shape experts_down_shape(const experts_down_args *a) {
-    return cuda_shape_of(cuda_ceil_div(a->n_embd, EXPERTS_DOWN_ROWS), a->n_rows,
-                         EXPERTS_DOWN_BLOCK);
+    cuda_shape s = cuda_shape_of(cuda_ceil_div(a->n_embd, EXPERTS_DOWN_ROWS), a->n_rows,
+                                 EXPERTS_DOWN_BLOCK);
+    if (a->h_act != NULL)
+        s.shared_bytes = (uint32_t)(a->n_used * cuda_act_row_bytes(a->n_ff) +
+                                    cuda_act_row_bytes(a->n_ff_shared));
+    return s;
 }
 
 typedef struct experts_sort_args {

@@ -14,8 +14,8 @@
  *                    block, then combined.  The workspace holds the partial results.
  * attention_tile     the same op for many rows of one run, without workspace.
  * Pages              kv_layout.h's layout, in device memory.
- * Limits             state dim a multiple of 32 up to 256 (128 is the fast one); head_dim a
- *                    multiple of 32 up to 256.
+ * Limits             state dim a multiple of 32 up to 128; head_dim a multiple of 32 up to 256; at
+ *                    most 16 query heads a KV head.
  */
 #ifndef SILICEO_KERNELS_CUDA_MIXERS_H
 #define SILICEO_KERNELS_CUDA_MIXERS_H
@@ -26,10 +26,14 @@
 #include "kernels/cuda/act.h"
 #include "kernels/delta_net.h"
 
-/* Grid y covers the runs; a run is convolved by one thread a channel, or in pieces of
- * CONV1D_PIECE rows each by its own block (grid z) when y is not x. */
+/* Rows that a block of the convolution takes when y is another buffer than x; in place, where
+ * the next rows need what lies there, a block takes a whole run. */
+enum { CONV1D_PIECE = 32 };
+
 static inline cuda_shape conv1d_shape(const conv1d_args *a) {
-    return cuda_shape_of(cuda_ceil_div(a->n_channels, 128), a->batch.n_runs, 128);
+    cuda_shape s = cuda_shape_of(cuda_ceil_div(a->n_channels, 128), a->batch.n_runs, 128);
+    if (a->y != a->x) s.grid_z = cuda_ceil_div(a->batch.n_rows, CONV1D_PIECE);
+    return s;
 }
 
 typedef struct delta_net_cuda_args {
@@ -66,9 +70,14 @@ static inline cuda_shape delta_net_scores_shape(const delta_net_cuda_args *a) {
                          a->base.n_value_heads, 256);
 }
 
+/* State slice, q and k, d, two matrices and three vectors, whatever the dim. */
+enum { DELTA_NET_CHUNK_SHARED = 62848 };
+
 static inline cuda_shape delta_net_chunks_shape(const delta_net_cuda_args *a) {
-    return cuda_shape_of(a->base.n_value_heads * (a->base.dim / DELTA_NET_SLICE),
-                         a->base.batch.n_runs, 256);
+    cuda_shape s = cuda_shape_of(a->base.n_value_heads * (a->base.dim / DELTA_NET_SLICE),
+                                 a->base.batch.n_runs, 256);
+    s.shared_bytes = DELTA_NET_CHUNK_SHARED;
+    return s;
 }
 
 static inline cuda_shape delta_net_norm_shape(const delta_net_cuda_args *a) {
@@ -96,9 +105,8 @@ typedef struct attention_cuda_args {
 } attention_cuda_args;
 KERNEL_ARGS_SIZE(attention_cuda_args, 144);
 
-/* Positions of a split are a multiple of a page; with this many splits each has at most
- * ATTENTION_SPLIT positions, and fewer splits than that make them longer. */
-enum { ATTENTION_SPLIT = 128, ATTENTION_MAX_SPLITS = 128, ATTENTION_BLOCK = 256 };
+/* A split has ATTENTION_SPLIT positions, or more where n_splits would not be enough. */
+enum { ATTENTION_SPLIT = 64, ATTENTION_MAX_SPLITS = 128, ATTENTION_BLOCK = 256 };
 
 static inline uint32_t attention_splits(uint32_t max_positions) {
     const uint32_t n = cuda_ceil_div(max_positions, ATTENTION_SPLIT);
@@ -120,13 +128,18 @@ static inline cuda_shape attention_combine_shape(const attention_cuda_args *a) {
     return cuda_shape_of(a->base.n_heads, a->base.batch.n_rows, 256);
 }
 
-/* Query rows of a tile, all of one run; grid x covers the tiles of all runs. */
-enum { ATTENTION_TILE_ROWS = 16 };
+/* 32 queries in shared memory, their weights for 32 positions, three vectors, 128 dimensions of 32 keys. */
+enum { ATTENTION_TILE_QUERIES = 32, ATTENTION_TILE_SHARED = 54144 };
 
+/* Grid x covers the tiles of all runs: 32 queries, rows times the heads of a KV head. */
 static inline cuda_shape attention_tile_shape(const attention_cuda_args *a) {
-    return cuda_shape_of(cuda_ceil_div(a->base.batch.n_rows, ATTENTION_TILE_ROWS) +
-                             a->base.batch.n_runs - 1,
-                         a->base.n_heads, 128);
+    const uint32_t group = a->base.n_heads / a->base.kv.n_kv_heads;
+    cuda_shape s =
+        cuda_shape_of(cuda_ceil_div(a->base.batch.n_rows, ATTENTION_TILE_QUERIES / group) +
+                          a->base.batch.n_runs - 1,
+                      a->base.kv.n_kv_heads, ATTENTION_BLOCK);
+    s.shared_bytes = ATTENTION_TILE_SHARED;
+    return s;
 }
 
 #endif

@@ -1,0 +1,395 @@
+/* attention.cu - queries and keys normed, rotated and stored; causal attention over KV pages.
+ *
+ * Shapes  as kernels/attention_prepare.h and kernels/attention.h; head_dim a multiple of 32 up to
+ *         256, at most 16 query heads a KV head.
+ * Launch  attention_prepare: a warp a head of a row.
+ *         attention_split: grid (splits, KV heads, rows), block 256: a block has some positions
+ *         of one row for all query heads of a KV head, 32 positions at a time: keys go to shared
+ *         memory as float32, a warp makes the 32 scores of two heads, a thread owns one dimension of
+ *         the values.  attention_combine: grid (heads, rows): weights of the splits first, then
+ *         the weighted sum, the gate and the quantized row.
+ *         attention_tile: grid (tiles, KV heads), block 256: 32 queries (rows times the heads of a
+ *         KV head) against all their positions, in the same way.
+ * Order   A row's split depends on its own length and n_splits alone.
+ * Cost    decode reads the pages once a KV head; prefill is bound by float32 arithmetic.
+ * Oracle  kernels/cpu/attention_prepare.c, attention.c; compared in
+ *         tests/kernels/test_cuda_mixers.cc.
+ */
+#include "kernels/cuda/act.cuh"
+#include "kernels/cuda/kv.cuh"
+#include "kernels/cuda/mixers.h"
+
+/* Keys are staged KEY_DIMS dimensions at a time. */
+enum {
+    MAX_HEAD = 256,
+    POSITIONS = 32,
+    KEY_DIMS = 128,
+    KEY_PITCH = KEY_DIMS + 4,
+    MAX_GROUP = 16
+};
+
+/* ---- prepare ---- */
+
+/* y = rotate(rmsnorm(x)) in shared memory, by one warp. */
+DEVICE void norm_rotate(const prepare_args &a, const float *x, const float *weight,
+                        uint64_t row, uint32_t position, float *y) {
+    const attention_prepare_args &b = a.base;
+    const uint32_t dim = b.kv.head_dim, lane = lane_index(), pairs = b.n_rot / 2;
+    float sum = 0;
+    for (uint32_t i = lane; i < dim; i += WARP) {
+        const float v = __ldcg(x + i);
+        y[i] = v;
+        sum = fmaf(v, v, sum);
+    }
+    const float scale = 1.0f / sqrtf(lanes_sum(sum) / (float)dim + b.eps);
+    for (uint32_t i = lane; i < dim; i += WARP)
+        y[i] = y[i] * scale * weight[i];
+    __syncwarp();
+    for (uint32_t i = lane; i < pairs; i += WARP) {
+        float cosine, sine;
+        if (b.rope != 0) {
+            cosine = __ldcg(b.rope + row * b.n_rot + i);
+            sine = __ldcg(b.rope + row * b.n_rot + pairs + i);
+        } else {
+            const float angle = (float)position * a.inv_freq[i];
+            cosine = cosf(angle);
+            sine = sinf(angle);
+        }
+        const float u = y[i], v = y[pairs + i];
+        y[i] = fmaf(u, cosine, -(v * sine));
+        y[pairs + i] = fmaf(v, cosine, u * sine);
+    }
+    __syncwarp();
+}
+
+KERNEL(attention_prepare, prepare_args, WARP) {
+    __shared__ float y[ATTENTION_MAX_HEAD_DIM];
+    launch_begin();
+    const attention_prepare_args &b = a.base;
+    const uint64_t row = blockIdx.y;
+    const uint32_t dim = b.kv.head_dim, head = blockIdx.x, kv_heads = b.kv.n_kv_heads;
+    const batch_run run = b.batch.runs[b.batch.row_run[row]];
+    const uint32_t position = run.position + (uint32_t)row - run.first_row;
+    if (head < b.n_heads) {
+        float *q = b.qg + row * b.qg_stride + (uint64_t)head * 2 * dim;
+        norm_rotate(a, q, b.q_norm, row, position, y);
+        for (uint32_t i = lane_index(); i < dim; i += WARP)
+            q[i] = y[i];
+        return;
+    }
+    const uint32_t part = head - b.n_heads; /* keys, then values */
+    const uint32_t page = b.batch.pages[run.first_page + position / KV_PAGE_TOKENS];
+    unsigned char *block = kv_block_of(b.kv, page, part);
+    const float *from = b.v + row * b.v_stride + (uint64_t)(part % kv_heads) * dim;
+    if (part < kv_heads)
+        norm_rotate(a, b.k + row * b.k_stride + (uint64_t)part * dim, b.k_norm, row, position,
+                    y);
+    for (uint32_t g = 0; g < dim; g += WARP)
+        kv_store_group(b.kv.type, block, dim, position % KV_PAGE_TOKENS, g,
+                       part < kv_heads ? y[g + lane_index()] : __ldcg(from + g + lane_index()));
+}
+
+/* ---- attention ---- */
+
+/* The queries that a block works on together, in shared memory. */
+template <int QUERIES> struct query_block {
+    float q[QUERIES][MAX_HEAD];
+    float weight[POSITIONS][QUERIES];
+    float largest[QUERIES], sum[QUERIES], factor[QUERIES];
+};
+
+/* Dimensions from .. from + dims - 1 of the keys of n positions that lie in one page. */
+DEVICE void stage_keys(const kv_view &kv, const unsigned char *block, uint32_t slot, uint32_t n,
+                       uint32_t from, uint32_t dims, float *keys) {
+    const uint32_t quads = dims / 4;
+    for (uint32_t i = threadIdx.x; i < POSITIONS * quads; i += blockDim.x) {
+        const uint32_t p = i / quads, x = i % quads;
+        float4 v = make_float4(0, 0, 0, 0);
+        if (p < n) v = kv_value4(kv.type, block, kv.head_dim, slot + p, from / 4 + x);
+        *(float4 *)(keys + p * KEY_PITCH + 4 * x) = v;
+    }
+}
+
+/* Adds to the scores of N queries first .. against the lane's position. */
+template <int N, int QUERIES>
+DEVICE void scores_add(const query_block<QUERIES> *s, const float *keys, uint32_t from,
+                       uint32_t dims, uint32_t first, float (&score)[N]) {
+    const float *key = keys + lane_index() * KEY_PITCH;
+#pragma unroll 4
+    for (uint32_t i = 0; i < dims; i += 4) {
+        const float4 k = *(const float4 *)(key + i);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const float4 q = *(const float4 *)&s->q[first + (uint32_t)n][from + i];
+            score[n] = fmaf(q.w, k.w, fmaf(q.z, k.z, fmaf(q.y, k.y, fmaf(q.x, k.x, score[n]))));
+        }
+    }
+}
+
+/* Scores of a warp's N queries first .. against all dimensions; all threads take part. */
+template <int N, int QUERIES>
+DEVICE void scores_of(const query_block<QUERIES> *s, const kv_view &kv,
+                      const unsigned char *block, uint32_t slot, uint32_t n, float *keys,
+                      uint32_t first, float (&score)[N]) {
+    for (uint32_t from = 0; from < kv.head_dim; from += KEY_DIMS) {
+        const uint32_t left = kv.head_dim - from, dims = left < KEY_DIMS ? left : KEY_DIMS;
+        __syncthreads();
+        stage_keys(kv, block, slot, n, from, dims, keys);
+        __syncthreads();
+        scores_add<N>(s, keys, from, dims, first, score);
+    }
+}
+
+/* The running softmax of one query; the warp's lanes are the positions, NaN stays NaN. */
+template <int QUERIES>
+DEVICE void softmax_update(query_block<QUERIES> *s, uint32_t q, float score, bool live) {
+    const float before = s->largest[q];
+    const float largest = fmaxf(before, lanes_max(live ? score : -INFINITY));
+    const float weight = live ? expf(score - largest) : 0.0f;
+    const float sum = lanes_sum(weight);
+    __syncwarp();
+    s->weight[lane_index()][q] = weight;
+    if (lane_index() == 0) {
+        const float factor = largest > -INFINITY ? expf(before - largest) : 1.0f;
+        s->factor[q] = factor;
+        s->sum[q] = fmaf(s->sum[q], factor, sum);
+        s->largest[q] = largest;
+    }
+}
+
+/* acc[k] is query part + k * parts, dimension `dim_index`. */
+template <int N, int QUERIES>
+DEVICE void values_add(const query_block<QUERIES> *s, const kv_view &kv,
+                       const unsigned char *block, uint32_t slot, uint32_t n,
+                       uint32_t dim_index, uint32_t part, uint32_t parts, uint32_t n_queries,
+                       float (&acc)[N]) {
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        const uint32_t q = part + (uint32_t)k * parts;
+        if (q < n_queries) acc[k] *= s->factor[q];
+    }
+#pragma unroll 4
+    for (uint32_t p = 0; p < n; p++) {
+        const float v = kv_value(kv.type, block, kv.head_dim, slot + p, dim_index);
+        if (parts == 1) {
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                acc[k] = fmaf(s->weight[p][k], v, acc[k]);
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const uint32_t q = part + (uint32_t)k * parts;
+                if (q < n_queries) acc[k] = fmaf(s->weight[p][q], v, acc[k]);
+            }
+        }
+    }
+}
+
+/* What attention_split leaves for each row, head and split: head_dim sums, then the largest
+ * score and the sum of weights. */
+DEVICE float *split_place(const attention_cuda_args &a, uint64_t row, uint32_t head,
+                          uint32_t split) {
+    return a.workspace +
+           ((row * a.base.n_heads + head) * a.n_splits + split) * (a.base.kv.head_dim + 2);
+}
+
+DEVICE uint32_t positions_of_row(const batch_view &batch, uint64_t row, batch_run &run) {
+    run = batch.runs[batch.row_run[row]];
+    return run.position + (uint32_t)row - run.first_row + 1;
+}
+
+/* Positions of a split: a multiple of 32. */
+DEVICE uint32_t split_length(uint32_t n_positions, uint32_t n_splits) {
+    const uint32_t each = (n_positions + n_splits - 1) / n_splits;
+    const uint32_t length = (each + POSITIONS - 1) / POSITIONS * POSITIONS;
+    return length < ATTENTION_SPLIT ? (uint32_t)ATTENTION_SPLIT : length;
+}
+
+/* A block's queries are reset and those that are not there zeroed. */
+template <int QUERIES>
+DEVICE void queries_load(query_block<QUERIES> *s, const attention_args &a, uint32_t kv_head,
+                         uint64_t first_row, uint32_t n_queries) {
+    const uint32_t group = a.n_heads / a.kv.n_kv_heads, dim = a.kv.head_dim;
+    for (uint32_t i = threadIdx.x; i < QUERIES * dim; i += blockDim.x) {
+        const uint32_t q = i / dim, x = i % dim;
+        float v = 0;
+        if (q < n_queries)
+            v = __ldcg(a.qg + (first_row + q / group) * a.qg_stride +
+                       (uint64_t)(kv_head * group + q % group) * 2 * dim + x);
+        s->q[q][x] = v * a.scale;
+    }
+    for (uint32_t q = threadIdx.x; q < QUERIES; q += blockDim.x) {
+        s->largest[q] = -INFINITY;
+        s->sum[q] = 0;
+        s->factor[q] = 1;
+    }
+    for (uint32_t i = threadIdx.x; i < POSITIONS * QUERIES; i += blockDim.x)
+        s->weight[i / QUERIES][i % QUERIES] = 0;
+}
+
+KERNEL(attention_split, attention_cuda_args, ATTENTION_BLOCK) {
+    __shared__ __align__(16) query_block<MAX_GROUP> s[1];
+    __shared__ __align__(16) float keys[POSITIONS * KEY_PITCH];
+    launch_begin();
+    const attention_args &b = a.base;
+    const uint32_t split = blockIdx.x, kv_head = blockIdx.y, dim = b.kv.head_dim;
+    const uint64_t row = blockIdx.z;
+    batch_run run;
+    const uint32_t n_positions = positions_of_row(b.batch, row, run);
+    const uint32_t length = split_length(n_positions, a.n_splits), begin = split * length;
+    if (begin >= n_positions) return;
+    const uint32_t end = begin + length < n_positions ? begin + length : n_positions;
+    const uint32_t group = b.n_heads / b.kv.n_kv_heads, warp = threadIdx.x / WARP;
+    queries_load(s, b, kv_head, row, group);
+    const uint32_t parts = blockDim.x / dim, part = threadIdx.x / dim, x = threadIdx.x % dim;
+    float acc[MAX_GROUP] = {};
+    for (uint32_t p = begin; p < end; p += POSITIONS) {
+        const uint32_t n = end - p < POSITIONS ? end - p : (uint32_t)POSITIONS;
+        const uint32_t page = b.batch.pages[run.first_page + p / KV_PAGE_TOKENS];
+        const uint32_t slot = p % KV_PAGE_TOKENS;
+        float score[2] = {};
+        scores_of<2>(s, b.kv, kv_block_of(b.kv, page, kv_head), slot, n, keys, 2 * warp, score);
+        for (uint32_t i = 0; i < 2; i++)
+            if (2 * warp + i < group)
+                softmax_update(s, 2 * warp + i, score[i], lane_index() < n);
+        __syncthreads();
+        if (part < parts) {
+            const unsigned char *values = kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head);
+            if (parts == 1 && group <= 8) {
+                float(&half)[8] = *(float(*)[8])acc;
+                values_add<8>(s, b.kv, values, slot, n, x, part, parts, group, half);
+            } else {
+                values_add<MAX_GROUP>(s, b.kv, values, slot, n, x, part, parts, group, acc);
+            }
+        }
+    }
+    if (part >= parts) return;
+#pragma unroll
+    for (int k = 0; k < MAX_GROUP; k++) {
+        const uint32_t q = part + (uint32_t)k * parts;
+        if (q >= group) continue;
+        float *to = split_place(a, row, kv_head * group + q, split);
+        to[x] = acc[k];
+        if (x == 0) {
+            to[dim] = s->largest[q];
+            to[dim + 1] = s->sum[q];
+        }
+    }
+}
+
+/* The gate and the forms of the result, for value x of a head. */
+DEVICE void attention_store(const attention_cuda_args &a, uint64_t row, uint32_t head,
+                            uint32_t x, float v) {
+    const attention_args &b = a.base;
+    const uint32_t dim = b.kv.head_dim;
+    const float gate = __ldcg(b.qg + row * b.qg_stride + (uint64_t)head * 2 * dim + dim + x);
+    const float y = v * sigmoid(gate);
+    if (b.out != 0) b.out[row * b.out_stride + (uint64_t)head * dim + x] = y;
+    if (a.act != 0)
+        act_store_group((unsigned char *)a.act + row * a.act_stride, b.n_heads * dim,
+                        head * dim + x - lane_index(), y);
+}
+
+KERNEL(attention_combine, attention_cuda_args, 256) {
+    __shared__ float weight[ATTENTION_MAX_SPLITS];
+    __shared__ float parts[WARP];
+    launch_begin();
+    const attention_args &b = a.base;
+    const uint32_t head = blockIdx.x, x = threadIdx.x, dim = b.kv.head_dim;
+    const uint64_t row = blockIdx.y;
+    batch_run run;
+    const uint32_t n_positions = positions_of_row(b.batch, row, run);
+    const uint32_t length = split_length(n_positions, a.n_splits);
+    const uint32_t n = (n_positions + length - 1) / length;
+    const float *from = split_place(a, row, head, 0);
+    const uint32_t stride = dim + 2;
+    float mine = -INFINITY;
+    if (x < n) mine = __ldcg(from + x * stride + dim);
+    const float most = lanes_max(mine);
+    if (lane_index() == 0) parts[x / WARP] = most;
+    __syncthreads();
+    float largest = -INFINITY;
+    for (uint32_t i = 0; i < blockDim.x / WARP; i++)
+        largest = fmaxf(largest, parts[i]);
+    __syncthreads();
+    const float w = x < n ? expf(mine - largest) : 0.0f;
+    if (x < n) weight[x] = w;
+    const float sum = block_sum(x < n ? w * __ldcg(from + x * stride + dim + 1) : 0.0f, parts);
+    if (x >= dim) return;
+    float o = 0;
+#pragma unroll 8
+    for (uint32_t i = 0; i < n; i++)
+        o = fmaf(weight[i], __ldcg(from + i * stride + x), o);
+    attention_store(a, row, head, x, o / sum);
+}
+
+/* ---- many rows ---- */
+
+enum { TILE_QUERIES = ATTENTION_TILE_QUERIES };
+
+typedef struct tile_shared {
+    query_block<TILE_QUERIES> queries;
+    float keys[POSITIONS * KEY_PITCH];
+} tile_shared;
+KERNEL_ARGS_SIZE(tile_shared, ATTENTION_TILE_SHARED);
+
+/* Tile number t counted over all runs: its rows. */
+DEVICE uint32_t rows_of_tile(const batch_view &batch, uint32_t t, uint32_t each, batch_run &run,
+                             uint32_t &first) {
+    for (uint32_t r = 0; r < batch.n_runs; r++) {
+        run = batch.runs[r];
+        const uint32_t n = (run.n_rows + each - 1) / each;
+        if (t < n) {
+            first = t * each;
+            return run.n_rows - first < each ? run.n_rows - first : each;
+        }
+        t -= n;
+    }
+    return 0;
+}
+
+KERNEL(attention_tile, attention_cuda_args, ATTENTION_BLOCK) {
+    DYNAMIC_SHARED(shared);
+    launch_begin();
+    query_block<TILE_QUERIES> *s = &((tile_shared *)shared)->queries;
+    float *keys = ((tile_shared *)shared)->keys;
+    const attention_args &b = a.base;
+    const uint32_t kv_head = blockIdx.y, dim = b.kv.head_dim;
+    const uint32_t group = b.n_heads / b.kv.n_kv_heads, warp = threadIdx.x / WARP;
+    batch_run run;
+    uint32_t first = 0;
+    const uint32_t n_rows = rows_of_tile(b.batch, blockIdx.x, TILE_QUERIES / group, run, first);
+    if (n_rows == 0) return;
+    const uint32_t n_queries = n_rows * group, first_position = run.position + first;
+    const uint64_t first_row = run.first_row + first;
+    queries_load(s, b, kv_head, first_row, n_queries);
+    const uint32_t parts = blockDim.x / dim, part = threadIdx.x / dim, x = threadIdx.x % dim;
+    const uint32_t end = first_position + n_rows;
+    float acc[TILE_QUERIES] = {};
+    for (uint32_t p = 0; p < end; p += POSITIONS) {
+        const uint32_t n = end - p < POSITIONS ? end - p : (uint32_t)POSITIONS;
+        const uint32_t page = b.batch.pages[run.first_page + p / KV_PAGE_TOKENS];
+        const uint32_t slot = p % KV_PAGE_TOKENS;
+        float score[4] = {};
+        scores_of<4>(s, b.kv, kv_block_of(b.kv, page, kv_head), slot, n, keys, 4 * warp, score);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t q = 4 * warp + i;
+            if (q < n_queries)
+                softmax_update(s, q, score[i], p + lane_index() <= first_position + q / group);
+        }
+        __syncthreads();
+        if (part < parts)
+            values_add<TILE_QUERIES>(s, b.kv,
+                                     kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head), slot,
+                                     n, x, part, parts, n_queries, acc);
+    }
+    if (part >= parts) return;
+#pragma unroll
+    for (int k = 0; k < TILE_QUERIES; k++) {
+        const uint32_t q = part + (uint32_t)k * parts;
+        if (q < n_queries)
+            attention_store(a, first_row + q / group, kv_head * group + q % group, x,
+                            acc[k] / s->sum[q]);
+    }
+}

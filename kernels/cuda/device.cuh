@@ -1,0 +1,156 @@
+/* device.cuh - what every kernel file needs: loads, warp sums, half floats, integer products.
+ *
+ * The same sources are compiled by nvcc for the GPU and by g++ for tests on the CPU; the latter
+ * include tests/kernels/cuda_emu.h first, which defines CUDA_EMU and stands in for the
+ * machine-specific part of this file.
+ * Loads of weights go through the read-only path (load16 and so on).  What an earlier launch
+ * wrote is read with __ldcg, past the L1 cache: with programmatic launches a block may be
+ * resident before the writer is done, and its L1 may hold what was there before.
+ */
+#ifndef SILICEO_KERNELS_CUDA_DEVICE_CUH
+#define SILICEO_KERNELS_CUDA_DEVICE_CUH
+
+#include "kernels/cuda/launch.h"
+
+#ifndef CUDA_EMU
+#include <cuda_fp16.h>
+
+/* blocks: how many of the block must fit a multiprocessor; it bounds the registers. */
+#define KERNEL_FIT(name, type, threads, blocks)                                                \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)                              \
+        name(const __grid_constant__ type a)
+#define KERNEL(name, type, threads)                                                            \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
+extern __shared__ uint4 dynamic_shared[];
+#define DYNAMIC_SHARED(name) uint4 *name = dynamic_shared
+
+/* Wait for what the previous launch wrote, then let the next one begin to start. */
+__device__ __forceinline__ void launch_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ uint4 load16(const void *p) {
+    return __ldg((const uint4 *)p);
+}
+__device__ __forceinline__ uint2 load8(const void *p) {
+    return __ldg((const uint2 *)p);
+}
+__device__ __forceinline__ uint32_t load4(const void *p) {
+    return __ldg((const unsigned int *)p);
+}
+__device__ __forceinline__ uint32_t load2(const void *p) {
+    return __ldg((const unsigned short *)p);
+}
+__device__ __forceinline__ uint32_t load1(const void *p) {
+    return __ldg((const unsigned char *)p);
+}
+
+__device__ __forceinline__ float half_value(uint32_t bits) {
+    return __half2float(__ushort_as_half((unsigned short)bits));
+}
+__device__ __forceinline__ uint32_t half_bits(float x) {
+    return __half_as_ushort(__float2half_rn(x));
+}
+
+/* c += A B for A [16][16] and B [16][8] of int8: a0 is row lane / 4, a1 row lane / 4 + 8, b column
+ * lane / 4, each columns (rows) 4 (lane % 4) .. + 3; c: rows as a, columns 2 (lane % 4), + 1. */
+__device__ __forceinline__ void mma_k16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+#else
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(c[0]), "+r"(c[1])
+        : "r"(a0), "r"(b));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(c[2]), "+r"(c[3])
+        : "r"(a1), "r"(b));
+#endif
+}
+
+/* The same with 32 columns: a2, a3 and b1 hold columns 16 .. 31. */
+__device__ __forceinline__ void mma_k32(int (&c)[4], const uint32_t (&a)[4],
+                                        const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    mma_k16(c, a[0], a[1], b[0]);
+    mma_k16(c, a[2], a[3], b[1]);
+#endif
+}
+#endif
+
+#define DEVICE      __device__ __forceinline__
+#define DEVICE_CALL static __device__ __noinline__
+
+enum { WARP = 32 };
+#define FULL_WARP 0xffffffffu
+
+DEVICE uint32_t lane_index() {
+    return threadIdx.x % WARP;
+}
+
+/* Over groups of `width` neighbouring lanes, a power of two; every lane gets the result. */
+DEVICE float lanes_sum(float v, int width = WARP) {
+    for (int m = width / 2; m > 0; m /= 2)
+        v += __shfl_xor_sync(FULL_WARP, v, m);
+    return v;
+}
+DEVICE float lanes_max(float v, int width = WARP) {
+    for (int m = width / 2; m > 0; m /= 2)
+        v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, m));
+    return v;
+}
+DEVICE uint32_t lanes_max_u32(uint32_t v, int width = WARP) {
+    for (int m = width / 2; m > 0; m /= 2) {
+        const uint32_t other = __shfl_xor_sync(FULL_WARP, v, m);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+DEVICE int lanes_sum_int(int v, int width) {
+    for (int m = width / 2; m > 0; m /= 2)
+        v += __shfl_xor_sync(FULL_WARP, v, m);
+    return v;
+}
+
+/* Over a block of whole warps; every thread gets the result.  parts: 32 floats of shared memory
+ * that nobody else uses until the next barrier after the call. */
+DEVICE float block_sum(float v, float *parts) {
+    v = lanes_sum(v);
+    if (lane_index() == 0) parts[threadIdx.x / WARP] = v;
+    __syncthreads();
+    float sum = 0;
+    for (uint32_t i = 0; i < blockDim.x / WARP; i++)
+        sum += parts[i];
+    __syncthreads();
+    return sum;
+}
+
+DEVICE float sigmoid(float x) {
+    return 1.0f / (1.0f + expf(-x));
+}
+DEVICE float silu(float x) {
+    return x / (1.0f + expf(-x));
+}
+/* log(1 + exp(x)) without overflow. */
+DEVICE float softplus(float x) {
+    return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+}
+
+/* A key that orders floats as unsigned integers; every NaN becomes 0, the smallest. */
+DEVICE uint32_t order_key(float x) {
+    const uint32_t bits = __float_as_uint(x);
+    if (x != x) return 0;
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* kv.cuh - reading and writing rows of KV pages on the device; the layout is kv_layout.h's. */
+#ifndef SILICEO_KERNELS_CUDA_KV_CUH
+#define SILICEO_KERNELS_CUDA_KV_CUH
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/kv_layout.h"
+
+DEVICE uint64_t kv_bytes_of_block(uint32_t type, uint32_t head_dim) {
+    const uint64_t values = (uint64_t)KV_PAGE_TOKENS * head_dim;
+    return type == KV_F32   ? values * 4
+           : type == KV_F16 ? values * 2
+                            : values + values / KV_GROUP * 2;
+}
+
+/* part: head for keys, n_kv_heads + head for values. */
+DEVICE unsigned char *kv_block_of(const kv_view &v, uint32_t page, uint32_t part) {
+    return v.base + page * v.page_bytes + v.layer_offset +
+           part * kv_bytes_of_block(v.type, v.head_dim);
+}
+
+DEVICE float kv_q8_scale(const unsigned char *block, uint32_t dim, uint32_t slot, uint32_t i) {
+    const unsigned short *scales = (const unsigned short *)(block + KV_PAGE_TOKENS * dim);
+    return half_value(__ldcg(scales + slot * (dim / KV_GROUP) + i / KV_GROUP));
+}
+
+/* Value i of position slot. */
+DEVICE float kv_value(uint32_t type, const unsigned char *block, uint32_t dim, uint32_t slot,
+                      uint32_t i) {
+    const uint32_t at = slot * dim + i;
+    if (type == KV_F16) return half_value(__ldcg((const unsigned short *)block + at));
+    if (type == KV_F32) return __ldcg((const float *)block + at);
+    return kv_q8_scale(block, dim, slot, i) * (float)__ldcg((const signed char *)block + at);
+}
+
+/* Values 4 i .. 4 i + 3. */
+DEVICE float4 kv_value4(uint32_t type, const unsigned char *block, uint32_t dim, uint32_t slot,
+                        uint32_t i) {
+    const uint32_t at = slot * (dim / 4) + i;
+    if (type == KV_F32) return __ldcg((const float4 *)block + at);
+    if (type == KV_F16) {
+        const uint2 w = __ldcg((const uint2 *)block + at);
+        return make_float4(half_value(w.x & 0xffff), half_value(w.x >> 16),
+                           half_value(w.y & 0xffff), half_value(w.y >> 16));
+    }
+    const uint32_t w = __ldcg((const unsigned int *)block + at);
+    const float scale = kv_q8_scale(block, dim, slot, 4 * i);
+    return make_float4(
+        scale * (float)(signed char)(w & 255), scale * (float)(signed char)(w >> 8 & 255),
+        scale * (float)(signed char)(w >> 16 & 255), scale * (float)(signed char)(w >> 24));
+}
+
+/* The warp writes values first .. first + 31 of position slot, lane by lane. */
+DEVICE void kv_store_group(uint32_t type, unsigned char *block, uint32_t dim, uint32_t slot,
+                           uint32_t first, float v) {
+    const uint32_t i = first + lane_index(), at = slot * dim + i;
+    if (type == KV_F32) {
+        ((float *)block)[at] = v;
+        return;
+    }
+    if (type == KV_F16) {
+        ((unsigned short *)block)[at] = (unsigned short)half_bits(v);
+        return;
+    }
+    const uint32_t most = lanes_max_u32(__float_as_uint(v) & 0x7fffffffu);
+    const uint32_t bits = half_bits(__uint_as_float(most) / 127.0f);
+    const float scale = half_value(bits);
+    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    const float q = v * inverse < 127.0f ? v * inverse : 127.0f;
+    ((signed char *)block)[at] = (signed char)__float2int_rn(q > -127.0f ? q : -127.0f);
+    unsigned short *scales = (unsigned short *)(block + KV_PAGE_TOKENS * dim);
+    if (lane_index() == 0)
+        scales[slot * (dim / KV_GROUP) + i / KV_GROUP] = (unsigned short)bits;
+}
+
+#endif
