@@ -122,6 +122,7 @@ typedef struct backend_ops {
     void (*page_save)(backend *b, uint32_t page, void *bytes);
     void (*page_load)(backend *b, uint32_t page, const void *bytes);
 
+    void (*forget_experts)(backend *b); /* empty the slots */
     void (*read_stats)(const backend *b, model_stats *out);
 } backend_ops;
 

@@ -192,6 +192,10 @@ void cpu_expert_layer(backend *base, const layer_weights *l, uint32_t layer_inde
     backend_cpu *b = (backend_cpu *)base;
     cpu_experts *x = &b->experts;
     size_t n = b->batch.view.n_rows;
+    if (b->batch.routed != NULL) {
+        size_t n_ids = n * b->config->n_experts_used;
+        memcpy(x->chosen, b->batch.routed + layer_index * n_ids, n_ids * sizeof *x->chosen);
+    }
     sort_pairs(b);
     find_experts(b, l, layer_index);
     run_first_half(b, l);

@@ -201,6 +201,11 @@ static void cuda_page_load(backend *base, uint32_t page, const void *bytes) {
     (void)CUDA_DO(b, cuMemcpyHtoD, page_at(b, page), bytes, b->page_bytes);
 }
 
+static void cuda_forget_experts(backend *base) {
+    const backend_cuda *b = (const backend_cuda *)base;
+    if (b->experts.cache != NULL) expert_cache_clear(b->experts.cache);
+}
+
 static void cuda_read_stats(const backend *base, model_stats *out) {
     const backend_cuda *b = (const backend_cuda *)base;
     const cuda_experts *x = &b->experts;
@@ -263,6 +268,7 @@ static const backend_ops cuda_ops = {
     .page_bytes = cuda_page_bytes,
     .page_save = cuda_page_save,
     .page_load = cuda_page_load,
+    .forget_experts = cuda_forget_experts,
     .read_stats = cuda_read_stats,
 };
 

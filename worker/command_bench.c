@@ -4,13 +4,26 @@
  * early, through the whole engine.  Prefill is measured until the last of them has its
  * first token, decode from there to the end.  Of --repeat runs the one with the fastest
  * decode is reported; the first also warms caches up.
+ *
+ * --cold begins with a run from empty expert slots, whose figures are those with cold_, first
+ * and turn in their names.  --routing replays a trace (routing_trace.h), and --skip leaves
+ * the first decoded tokens out of the decode figures; with a prompt of one token and a skip of
+ * 60 the figures are those of the trace's tokens 60 and later.
+ *
+ * --project CARD adds projected_decode_tok_per_s, by the time that a card's bandwidths alone
+ * would take for the bytes that this run needed a token:
+ *   weights / (vram GB/s x KERNEL_SHARE) + shipped / pcie GB/s + launches x LAUNCH_US
+ * weights: backbone without the embedding and the experts that a token uses.  Nothing overlaps.
  */
 #include "worker/commands.h"
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "worker/memory/cuda_layout.h"
 #include "worker/memory/plan.h"
 #include "worker/options.h"
+#include "worker/routing_trace.h"
+#include "worker/vram_watch.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +36,10 @@ typedef struct bench_options {
     int64_t decode;
     int64_t batch;
     int64_t repeat;
+    int64_t skip;
+    const char *routing;
+    const char *project;
+    bool cold;
     bool json;
 } bench_options;
 
@@ -36,9 +53,21 @@ static const config_key keys[] = {
      "requests at the same time"},
     {"repeat", CONFIG_INT, offsetof(bench_options, repeat), "1", 1, 1000, NULL,
      "runs; the best is reported"},
+    {"skip", CONFIG_INT, offsetof(bench_options, skip), "0", 0, 1048576, NULL,
+     "decoded tokens that are not counted, from the first"},
+    {"routing", CONFIG_STRING, offsetof(bench_options, routing), NULL, 0, 0, NULL,
+     "trace whose expert ids replace the router's"},
+    {"cold", CONFIG_BOOL, offsetof(bench_options, cold), "false", 0, 0, NULL,
+     "empty the expert slots before the first run and report it too"},
+    {"project", CONFIG_CHOICE, offsetof(bench_options, project), "none", 0, 0,
+     "none|rtx2070|rtx3090", "project the decode rate of another card"},
     {"json", CONFIG_BOOL, offsetof(bench_options, json), "false", 0, 0, NULL,
      "print {\"figures\": {...}}"},
 };
+
+/* Hit rates of the first decoded tokens, where a cold cache shows. */
+enum { N_WINDOWS = 3 };
+static const uint64_t windows[N_WINDOWS] = {32, 64, 128};
 
 /* One run as it goes, seen through the sink. */
 typedef struct run {
@@ -48,27 +77,60 @@ typedef struct run {
     bool failed;
     uint64_t begun_ns, first_ns, all_first_ns, ended_ns;
     uint64_t n_tokens, n_tokens_at_all_first;
-    model_stats at_all_first;
+    uint64_t all_first_counted_ns;
+    model_stats at_first;     /* the last prompt is through */
+    model_stats at_all_first; /* counting begins */
+    uint64_t skip;            /* tokens after the first that are not counted */
+    bool counts;              /* the first counted token is out */
+    model_stats at_window[N_WINDOWS];
 } run;
 
 typedef struct figures {
     double prefill_tok_per_s, decode_tok_per_s, ttft_ms;
     double hit_rate, misses_per_token, slot_bytes_per_token, launches_per_token;
+    double window_hit_rate[N_WINDOWS]; /* negative: no cache, or too few tokens */
+    double turn_tok_per_s;             /* prompt and answer, from beginning to end */
 } figures;
+
+/* What is added to the figures of the engine. */
+typedef struct extras {
+    figures cold;
+    double vram_peak_mib;
+    double weight_bytes_per_token;
+} extras;
+
+static void read_model_stats(const run *r, model_stats *out) {
+    engine_stats stats;
+    engine_read_stats(r->e, &stats);
+    *out = stats.model;
+}
+
+/* Decoding is counted from here on. */
+static void start_counting(run *r) {
+    r->counts = true;
+    read_model_stats(r, &r->at_all_first);
+    r->all_first_counted_ns = clock_monotonic_ns();
+    r->n_tokens_at_all_first = r->n_tokens;
+}
 
 static void take_tokens(void *context, const wire_tokens *tokens) {
     run *r = context;
     uint64_t now = clock_monotonic_ns();
     r->n_tokens += tokens->n_ids;
-    if (r->has_first[tokens->request]) return;
-    r->has_first[tokens->request] = true;
-    if (r->n_first++ == 0) r->first_ns = now;
-    if (r->n_first < r->n_requests) return;
-    engine_stats stats;
-    engine_read_stats(r->e, &stats);
-    r->at_all_first = stats.model;
-    r->all_first_ns = clock_monotonic_ns();
-    r->n_tokens_at_all_first = r->n_tokens;
+    uint64_t n_decoded = r->n_tokens - r->n_requests;
+    for (int i = 0; i < N_WINDOWS && r->n_first == r->n_requests; i++) {
+        if (n_decoded == windows[i]) read_model_stats(r, &r->at_window[i]);
+    }
+    if (!r->has_first[tokens->request]) {
+        r->has_first[tokens->request] = true;
+        if (r->n_first++ == 0) r->first_ns = now;
+        if (r->n_first == r->n_requests) {
+            r->all_first_ns = clock_monotonic_ns();
+            read_model_stats(r, &r->at_first);
+        }
+    }
+    if (r->n_first == r->n_requests && !r->counts && r->n_tokens >= r->n_requests + r->skip)
+        start_counting(r);
 }
 
 static void take_done(void *context, const wire_done *done) {
@@ -119,7 +181,7 @@ static void judge(const bench_options *o, const run *r, figures *out) {
     double hits = (double)(b->expert_hits - a->expert_hits);
     out->prefill_tok_per_s =
         (double)(o->prompt * o->batch) * 1e9 / (double)(r->all_first_ns - r->begun_ns);
-    out->decode_tok_per_s = n_decoded * 1e9 / (double)(r->ended_ns - r->all_first_ns);
+    out->decode_tok_per_s = n_decoded * 1e9 / (double)(r->ended_ns - r->all_first_counted_ns);
     out->ttft_ms = (double)(r->first_ns - r->begun_ns) / 1e6;
     bool has_cache = engine_n_slots(r->e) > 0;
     out->hit_rate = has_cache && lookups > 0 ? hits / lookups : -1;
@@ -127,13 +189,24 @@ static void judge(const bench_options *o, const run *r, figures *out) {
     out->slot_bytes_per_token =
         (double)(b->expert_bytes_moved - a->expert_bytes_moved) / n_decoded;
     out->launches_per_token = (double)(b->launches - a->launches) / n_decoded;
+    out->turn_tok_per_s = (double)r->n_tokens * 1e9 / (double)(r->ended_ns - r->begun_ns);
+    for (int i = 0; i < N_WINDOWS; i++) {
+        const model_stats *w = &r->at_window[i];
+        double n = (double)(w->expert_lookups - r->at_first.expert_lookups);
+        double n_hits = (double)(w->expert_hits - r->at_first.expert_hits);
+        bool whole = w->steps > 0 && has_cache && n > 0;
+        out->window_hit_rate[i] = whole ? n_hits / n : -1;
+    }
 }
 
 static status run_once(const bench_options *o, run *r, uint64_t *random, figures *out,
                        error *err) {
     engine *e = r->e;
     memset(r->has_first, 0, (size_t)o->batch * sizeof *r->has_first);
-    *r = (run){.e = e, .has_first = r->has_first, .n_requests = (uint32_t)o->batch};
+    *r = (run){.e = e,
+               .has_first = r->has_first,
+               .n_requests = (uint32_t)o->batch,
+               .skip = (uint64_t)(o->skip * o->batch)};
     for (int64_t i = 0; i < o->batch; i++) {
         status rc = submit_one(o, e, (uint64_t)i, random, err);
         if (rc != STATUS_OK) return rc;
@@ -148,47 +221,106 @@ static status run_once(const bench_options *o, run *r, uint64_t *random, figures
     return STATUS_OK;
 }
 
-static void print_figures(const bench_options *o, const engine *e, const figures *f) {
-    struct rusage usage;
-    (void)getrusage(RUSAGE_SELF, &usage);
-    bool gpu = strncmp(engine_numerics_id(e), "cpu", 3) != 0;
-    const struct {
-        const char *name;
-        double value;
-    } rows[] = {
-        {"prefill_tok_per_s", f->prefill_tok_per_s},
-        {"decode_tok_per_s", f->decode_tok_per_s},
-        {"ttft_ms", f->ttft_ms},
-        {"hit_rate", f->hit_rate},
-        {"misses_per_token", f->misses_per_token},
-        {"slot_bytes_per_token", f->slot_bytes_per_token},
-        {"pcie_bytes_per_token", gpu ? f->slot_bytes_per_token : 0},
-        {"launches_per_token", f->launches_per_token},
-        {"vram_peak_mib", 0},
-        {"ram_peak_mib", (double)usage.ru_maxrss / 1024},
-        {"slots", engine_n_slots(e)},
-        {"prompt_tokens", (double)o->prompt},
-        {"decode_tokens", (double)o->decode},
-        {"batch", (double)o->batch},
-    };
+/* A card's bandwidths, GB/s: its memory's by data sheet, its bus's as pinned copies of two
+ * megabytes reach it. */
+typedef struct card {
+    const char *name;
+    double vram, pcie;
+} card;
+static const card cards[] = {{"rtx2070", 448, 12.6}, {"rtx3090", 936, 25}};
+static const double KERNEL_SHARE = 0.6, LAUNCH_US = 2.5;
+
+static double project(const bench_options *o, const figures *f, const extras *x) {
+    for (size_t i = 0; i < sizeof cards / sizeof cards[0]; i++) {
+        const card *c = &cards[i];
+        if (strcmp(o->project, c->name) != 0) continue;
+        double us = x->weight_bytes_per_token / (c->vram * KERNEL_SHARE * 1e3) +
+                    f->slot_bytes_per_token / (c->pcie * 1e3) +
+                    f->launches_per_token * LAUNCH_US;
+        return 1e6 / us;
+    }
+    return 0;
+}
+
+typedef struct figure {
+    const char *name;
+    double value;
+    bool hidden;
+} figure;
+
+static void print_list(const bench_options *o, const figure *rows, size_t n) {
+    bool first = true;
     if (o->json) (void)printf("{\"figures\": {");
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        (void)printf(o->json ? "%s\"%s\": %.10g" : "%s%-22s %.10g",
-                     i == 0    ? ""
-                     : o->json ? ", "
-                               : "\n",
-                     rows[i].name, rows[i].value);
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].hidden) continue;
+        const char *between = first ? "" : o->json ? ", " : "\n";
+        (void)printf(o->json ? "%s\"%s\": %.10g" : "%s%-26s %.10g", between, rows[i].name,
+                     rows[i].value);
+        first = false;
     }
     (void)printf(o->json ? "}}\n" : "\n");
 }
 
+static void print_figures(const bench_options *o, const engine *e, const figures *f,
+                          const extras *x) {
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    bool gpu = strncmp(engine_numerics_id(e), "cpu", 3) != 0;
+    bool warm = !o->cold;
+    const figures *c = &x->cold;
+    const figure rows[] = {
+        {"prefill_tok_per_s", f->prefill_tok_per_s, false},
+        {"decode_tok_per_s", f->decode_tok_per_s, false},
+        {"ttft_ms", f->ttft_ms, false},
+        {"hit_rate", f->hit_rate, false},
+        {"misses_per_token", f->misses_per_token, false},
+        {"slot_bytes_per_token", f->slot_bytes_per_token, false},
+        {"pcie_bytes_per_token", gpu ? f->slot_bytes_per_token : 0, false},
+        {"launches_per_token", f->launches_per_token, false},
+        {"vram_peak_mib", x->vram_peak_mib, false},
+        {"ram_peak_mib", (double)usage.ru_maxrss / 1024, false},
+        {"weight_bytes_per_token", x->weight_bytes_per_token, false},
+        {"cold_prefill_tok_per_s", c->prefill_tok_per_s, warm},
+        {"cold_decode_tok_per_s", c->decode_tok_per_s, warm},
+        {"cold_ttft_ms", c->ttft_ms, warm},
+        {"first32_hit_rate", c->window_hit_rate[0], warm},
+        {"first64_hit_rate", c->window_hit_rate[1], warm},
+        {"first128_hit_rate", c->window_hit_rate[2], warm},
+        {"turn_tok_per_s", c->turn_tok_per_s, warm},
+        {"PROJECTED_decode_tok_per_s", project(o, f, x), strcmp(o->project, "none") == 0},
+        {"slots", engine_n_slots(e), false},
+        {"prompt_tokens", (double)o->prompt, false},
+        {"decode_tokens", (double)o->decode, false},
+        {"skipped_tokens", (double)o->skip, o->skip == 0},
+        {"batch", (double)o->batch, false},
+    };
+    print_list(o, rows, sizeof rows / sizeof rows[0]);
+}
+
+/* Bytes of weights that one token reads: the whole backbone but the embedding, and its own
+ * experts. */
+static status count_weight_bytes(const gguf_file *file, const model_config *c, double *out,
+                                 error *err) {
+    model_weights w;
+    status rc = model_weights_map(&w, c, file, err);
+    if (rc != STATUS_OK) return rc;
+    uint64_t bytes = cuda_backbone_walk(&w, NULL, NULL);
+    for (uint32_t i = 0; c->moe && i < w.n_layers; i++)
+        bytes += layer_expert_bytes(&w.layers[i]) * c->n_experts_used;
+    model_weights_release(&w);
+    *out = (double)bytes;
+    return STATUS_OK;
+}
+
 /* Room for what will be measured, where the user says nothing else. */
-static status make_params(const bench_options *o, engine_params *out, error *err) {
+static status make_params(const bench_options *o, engine_params *out, extras *x, error *err) {
     gguf_file *file = NULL;
     model_config geometry;
     status rc = gguf_open(&file, o->common.model, err);
     if (rc != STATUS_OK) return rc;
     rc = model_config_read(&geometry, file, err);
+    if (rc == STATUS_OK)
+        rc = count_weight_bytes(file, &geometry, &x->weight_bytes_per_token, err);
     gguf_close(file);
     if (rc != STATUS_OK) return rc;
     rc = options_engine_params(&o->common, plan_n_experts(&geometry), out, err);
@@ -202,24 +334,48 @@ static status make_params(const bench_options *o, engine_params *out, error *err
     return STATUS_OK;
 }
 
+/* Of --repeat runs the fastest; a cold one comes before and is not among them. */
+static status run_all(const bench_options *o, run *r, uint64_t seed, figures *best, extras *x,
+                      error *err) {
+    uint64_t random = seed;
+    status rc = STATUS_OK;
+    if (o->cold || o->routing != NULL) engine_forget_experts(r->e);
+    if (o->cold) rc = run_once(o, r, &random, &x->cold, err);
+    for (int64_t i = 0; i < o->repeat && rc == STATUS_OK; i++) {
+        figures f = {0};
+        rc = run_once(o, r, &random, &f, err);
+        if (i == 0 || f.decode_tok_per_s > best->decode_tok_per_s) *best = f;
+    }
+    return rc;
+}
+
 static status bench(const bench_options *o, error *err) {
     engine_params params;
     figures best = {0};
+    extras x = {0};
     run r = {0};
-    status rc = make_params(o, &params, err);
-    if (rc != STATUS_OK) return rc;
-    r.has_first = calloc((size_t)o->batch, sizeof *r.has_first);
-    if (r.has_first == NULL) return error_set(err, STATUS_NO_MEMORY, "bench: no memory");
+    routing_trace trace = {0};
+    vram_watch *watch = NULL;
+    (void)vram_watch_start(&watch, NULL); /* a machine without NVML has nothing to watch */
     const engine_sink sink = {&r, take_tokens, take_done, take_error};
-    rc = engine_open(&r.e, &params, &sink, err);
-    uint64_t random = params.seed;
-    for (int64_t i = 0; i < o->repeat && rc == STATUS_OK; i++) {
-        figures f = {0};
-        rc = run_once(o, &r, &random, &f, err);
-        if (i == 0 || f.decode_tok_per_s > best.decode_tok_per_s) best = f;
-    }
-    if (rc == STATUS_OK) print_figures(o, r.e, &best);
+    status rc = make_params(o, &params, &x, err);
+    if (rc != STATUS_OK) goto done;
+    r.has_first = calloc((size_t)o->batch, sizeof *r.has_first);
+    rc = r.has_first != NULL ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "bench: no memory");
+    if (rc == STATUS_OK && o->routing != NULL) rc = routing_trace_read(&trace, o->routing, err);
+    if (rc == STATUS_OK) rc = engine_open(&r.e, &params, &sink, err);
+    if (rc != STATUS_OK) goto done;
+    if (params.backend == BACKEND_CUDA) (void)fputs(engine_plan_text(r.e), stderr);
+    if (trace.ids != NULL) rc = engine_set_routing(r.e, &trace, err);
+    if (rc == STATUS_OK) rc = run_all(o, &r, params.seed, &best, &x, err);
+    if (rc != STATUS_OK) goto done;
+    if (watch != NULL && params.backend == BACKEND_CUDA)
+        x.vram_peak_mib = (double)vram_watch_peak(watch) / 1048576.0;
+    print_figures(o, r.e, &best, &x);
+done:
     engine_close(r.e);
+    vram_watch_stop(watch);
+    routing_trace_release(&trace);
     free(r.has_first);
     return rc;
 }

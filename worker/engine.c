@@ -557,3 +557,11 @@ const char *engine_plan_text(const engine *e) {
 const char *engine_warning(const engine *e, size_t index) {
     return index < e->n_warnings ? e->warnings[index] : NULL;
 }
+
+status engine_set_routing(engine *e, const routing_trace *trace, error *err) {
+    return model_set_routing(e->model, trace, err);
+}
+
+void engine_forget_experts(engine *e) {
+    model_forget_experts(e->model);
+}

@@ -85,6 +85,10 @@ void engine_read_stats(engine *e, engine_stats *out);
 status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
                       double *decode_tok_per_s, error *err);
 
+/* Between steps: see model.h. */
+status engine_set_routing(engine *e, const routing_trace *trace, error *err);
+void engine_forget_experts(engine *e);
+
 const model_config *engine_model_config(const engine *e);
 const char *engine_file_hash(const engine *e); /* 32 hex digits */
 const char *engine_numerics_id(const engine *e);

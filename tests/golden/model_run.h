@@ -99,8 +99,11 @@ typedef struct run {
     uint32_t *pages; /* [n_sequences][pages_a_sequence] */
 } run;
 
+/* SILICEO_TEST_BACKEND=cuda runs the golden models on the GPU. */
 static inline model_params run_params(activation_type activations) {
-    return (model_params){.backend = BACKEND_CPU,
+    const char *backend = getenv("SILICEO_TEST_BACKEND");
+    bool gpu = backend != NULL && strcmp(backend, "cuda") == 0;
+    return (model_params){.backend = gpu ? BACKEND_CUDA : BACKEND_CPU,
                           .n_threads = 1,
                           .kv = activations == ACTIVATIONS_F32 ? KV_F32 : KV_F16,
                           .activations = activations,

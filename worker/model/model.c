@@ -21,7 +21,9 @@ struct model {
     uint32_t *output_rows;
     uint32_t *pages;
     size_t n_pages;
-    uint64_t *state_step; /* the last step that used a state, 0: none */
+    const routing_trace *trace; /* NULL: the router chooses */
+    int32_t *routed;            /* [n_layers][max_rows][n_experts_used], made with a trace */
+    uint64_t *state_step;       /* the last step that used a state, 0: none */
     uint64_t n_tokens_run;
     uint64_t n_steps_run;
 };
@@ -97,6 +99,7 @@ void model_close(model *m) {
     if (m == NULL) return;
     forward_release(&m->pass);
     if (m->device != NULL) m->device->ops->close(m->device);
+    free(m->routed);
     free(m->state_step);
     free(m->pages);
     free(m->output_rows);
@@ -193,6 +196,46 @@ static status build_batch(model *m, const model_segment *segments, size_t n, bat
     return STATUS_OK;
 }
 
+static void route_batch(model *m, batch *b) {
+    uint32_t n_used = m->config.n_experts_used;
+    int32_t *to = m->routed;
+    for (uint32_t layer = 0; layer < m->config.n_layers; layer++) {
+        for (uint32_t row = 0; row < b->view.n_rows; row++) {
+            const batch_run *run = &b->view.runs[b->view.row_run[row]];
+            uint32_t position = run->position + row - run->first_row;
+            const uint16_t *ids = routing_trace_at(m->trace, position, layer);
+            for (uint32_t i = 0; i < n_used; i++)
+                *to++ = ids[i];
+        }
+    }
+    b->routed = m->routed;
+}
+
+status model_set_routing(model *m, const routing_trace *trace, error *err) {
+    const model_config *c = &m->config;
+    m->trace = NULL;
+    if (trace == NULL) return STATUS_OK;
+    if (trace->n_layers != c->n_layers || trace->n_experts != c->n_experts ||
+        trace->n_used != c->n_experts_used) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "routing: the trace is of %u layers x %u experts, %u used, the model "
+                         "of %u x %u, %u used",
+                         trace->n_layers, trace->n_experts, trace->n_used, c->n_layers,
+                         c->n_experts, c->n_experts_used);
+    }
+    if (m->routed == NULL) {
+        m->routed = calloc((size_t)c->n_layers * m->params.max_rows * c->n_experts_used,
+                           sizeof *m->routed);
+    }
+    if (m->routed == NULL) return error_set(err, STATUS_NO_MEMORY, "routing: no memory");
+    m->trace = trace;
+    return STATUS_OK;
+}
+
+void model_forget_experts(model *m) {
+    m->device->ops->forget_experts(m->device);
+}
+
 status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
                   error *err) {
     batch b;
@@ -202,6 +245,7 @@ status model_step(model *m, const model_segment *segments, size_t n_segments, fl
         return error_set(err, STATUS_BAD_INPUT, "step: %u outputs and no place for logits",
                          b.n_outputs);
     }
+    if (m->trace != NULL) route_batch(m, &b);
     m->n_tokens_run += b.view.n_rows;
     return forward_run(&m->pass, &b, logits, err);
 }

@@ -20,6 +20,7 @@
 #include "kernels/kv_layout.h" /* kv_type */
 #include "kernels/kv_layout.h"
 #include "worker/model/config.h"
+#include "worker/routing_trace.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,11 +35,11 @@ typedef struct model_params {
     uint32_t n_threads;
     kv_type kv;
     activation_type activations;
-    uint32_t n_pages;     /* KV pages of MODEL_PAGE_TOKENS tokens, all full layers */
-    uint32_t n_states;    /* recurrent states */
-    uint32_t max_rows;    /* tokens of one step, all segments together */
-    uint32_t max_outputs; /* rows of one step that give logits */
-    uint32_t n_slots;     /* expert slots over all layers; 0: read experts where they lie
+    uint32_t n_pages;           /* KV pages of MODEL_PAGE_TOKENS tokens, all full layers */
+    uint32_t n_states;          /* recurrent states */
+    uint32_t max_rows;          /* tokens of one step, all segments together */
+    uint32_t max_outputs;       /* rows of one step that give logits */
+    uint32_t n_slots;           /* expert slots over all layers; 0: read experts where they lie
                           (cpu), or a slot for each (cuda) */
     uint32_t inserts_per_layer; /* cap of experts brought into slots a layer and step */
 } model_params;
@@ -93,6 +94,13 @@ void model_page_load(model *m, uint32_t page, const void *bytes);
  * pages of all segments are undefined. */
 status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
                   error *err);
+
+/* Let a trace choose the experts from now on (NULL: the router again): the row at a position
+ * takes the trace's ids for it.  The trace must outlive its use; layers, experts and experts
+ * per token must be the model's. */
+status model_set_routing(model *m, const routing_trace *trace, error *err);
+/* Empty the slots of experts, where slots are fewer than experts. */
+void model_forget_experts(model *m);
 
 void model_set_tap(model *m, model_tap tap, void *context);
 void model_read_stats(const model *m, model_stats *out);
