@@ -281,7 +281,7 @@ static status read_flag(config *c, int argc, char *const argv[], int *at, error 
 status config_read_flags(config *c, int argc, char *const argv[], const char **words,
                          size_t cap_words, size_t *n_words, error *err) {
     if (n_words != NULL) *n_words = 0;
-    for (int at = 1; at < argc; at++) {
+    for (int at = 1; at < argc && argv[at] != NULL; at++) {
         if (strncmp(argv[at], "--", 2) == 0 && argv[at][2] != '\0') {
             status rc = read_flag(c, argc, argv, &at, err);
             if (rc != STATUS_OK) return rc;

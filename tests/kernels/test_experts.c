@@ -146,7 +146,7 @@ static void router_takes_the_largest_in_order_and_renormalises(void **state) {
                 const int32_t e = experts[row * USED + j];
                 size_t before = 0; /* experts that must stand before e */
                 for (int32_t other = 0; other < EXPERTS; other++)
-                    before += l[other] > l[e] || (l[other] == l[e] && other < e);
+                    before += l[other] > l[e] || (other < e && l[other] == l[e]);
                 assert_int_equal(before, j);
                 const double expected = probability[e] / chosen;
                 ops_assert_close(&weights[row * USED + j], &expected, 1, 0, 1e-6);
