@@ -49,7 +49,7 @@ COMMON_SRC      := $(call sources,common)
 KERNELS_SRC     := $(call sources,kernels/cpu)
 WORKER_SRC      := $(filter-out worker/main.c,$(call sources,worker worker/text worker/model worker/memory))
 COORDINATOR_SRC := $(filter-out coordinator/main.c,$(call sources,coordinator))
-TEST_SRC        := $(call sources,tests/unit tests/kernels tests/golden)
+TEST_SRC        := $(filter-out $(if $(SAN),tests/kernels/test_cuda_kernels.c),$(call sources,tests/unit tests/kernels tests/golden))
 MAKE_MODEL_SRC  := $(sort $(wildcard tests/benchmark/make_model*.c))
 TOOL_SRC        := $(filter-out $(MAKE_MODEL_SRC),$(call sources,tests/benchmark tests/fleet))
 FUZZ_SRC        := $(filter tests/fuzz/fuzz_%,$(call sources,tests/fuzz))
@@ -84,6 +84,10 @@ $(BUILD)/obj/%_avx512.o: %_avx512.c
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  cc    $<")
 	$(Q)$(CC) $(ALL_CFLAGS) $(TIER_AVX512) -c $< -o $@
+$(BUILD)/obj/%.o: %.cc
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  c++   $<")
+	$(Q)$(CXX) -std=c++17 -I. -O1 -g -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas $(if $(WERROR),-Werror) -MMD -MP -c $< -o $@
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  cc    $<")
@@ -135,6 +139,10 @@ $(TESTS) $(TOOLS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBS)
 	$(Q)$(LINK) -lcmocka
 # What is around the engine is tested with a double, which stands before the libraries.
 $(BUILD)/tests/unit/test_coordinator_link: $(addprefix $(BUILD)/obj/tests/unit/,engine_double.o router.o)
+# The CUDA kernels run on the CPU by fibers, which the sanitizers cannot follow.
+CUDA_CASES := $(addprefix $(BUILD)/obj/tests/kernels/,cuda_cases.o cuda_emu.o)
+$(BUILD)/tests/kernels/test_cuda_kernels: $(CUDA_CASES)
+$(BUILD)/tests/kernels/test_cuda_kernels: LDLIBS += -lstdc++
 # A fuzz target linked with replay.c runs its committed corpus; `make fuzz` links libFuzzer.
 $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(LIBS)
 	@mkdir -p $(@D)
@@ -143,7 +151,7 @@ $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/test
 
 # Programs first, then scripts; what a sanitizer build runs leaves out what needs no C of ours.
 TEST_NAMES    := $(patsubst $(BUILD)/tests/%,%,$(TESTS) $(REPLAYS))
-TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/fleet/test_*.sh tests/fleet/test_*.mjs tests/clients/test_*.mjs)))
+TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/kernels/test_*.sh tests/fleet/test_*.sh tests/fleet/test_*.mjs tests/clients/test_*.mjs)))
 THREAD_TESTS  := $(filter unit/test_ring unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_engine_loop,$(TEST_NAMES))
 SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
            TSAN_OPTIONS=suppressions=tests/tsan.supp:halt_on_error=1

@@ -132,7 +132,8 @@ DEVICE void scores_of(const query_block<QUERIES> *s, const kv_view &kv,
                       const unsigned char *block, uint32_t slot, uint32_t n, float *keys,
                       uint32_t first, float (&score)[N]) {
     for (uint32_t from = 0; from < kv.head_dim; from += KEY_DIMS) {
-        const uint32_t left = kv.head_dim - from, dims = left < KEY_DIMS ? left : KEY_DIMS;
+        const uint32_t left = kv.head_dim - from,
+                       dims = left < KEY_DIMS ? left : (uint32_t)KEY_DIMS;
         __syncthreads();
         stage_keys(kv, block, slot, n, from, dims, keys);
         __syncthreads();

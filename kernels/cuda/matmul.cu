@@ -31,7 +31,7 @@ typedef struct tile_place {
 DEVICE tile_place place_of_tile(const matmul_args &a) {
     tile_place p = {(const unsigned char *)a.weights, blockIdx.y * TILE, 0};
     if (a.n_groups == 0) {
-        p.n = a.n_tokens - p.first < TILE ? a.n_tokens - p.first : TILE;
+        p.n = a.n_tokens - p.first < TILE ? a.n_tokens - p.first : (uint32_t)TILE;
         return p;
     }
     if (blockIdx.y >= __ldcg(a.n_tiles)) return p;
