@@ -27,12 +27,9 @@ else
 fi
 
 ensure_packages build || exit 1
-mkdir -p build
 echo "siliceo: building (the first time takes a minute or two)"
-(
-    flock 9
-    make -s -j"$(nproc 2>/dev/null || echo 2)" V=1 all >build/demo-build.log 2>&1
-) 9>build/.lock || {
+build() { make -s -j"$(nproc 2>/dev/null || echo 2)" V=1 all >build/demo-build.log 2>&1; }
+build_locked build || {
     grep -E 'error|Error' build/demo-build.log | head -n 20 >&2
     echo "demo.sh: the build failed; build/demo-build.log has all of it" >&2
     exit 1
@@ -48,7 +45,8 @@ fail() {
     exit 1
 }
 cleanup() {
-    trap - EXIT INT TERM
+    trap '' INT TERM HUP # a second Ctrl-C must not leave half of it running
+    trap - EXIT
     # The workers first, so that they can say goodbye to the coordinator.
     for pid in $pids; do
         kill -TERM "$pid" 2>/dev/null
@@ -64,6 +62,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+trap 'exit 129' HUP
 
 # launch NAME PROGRAM ARGUMENT...: in a session of its own, so that Ctrl-C reaches only us.
 launch() {
@@ -136,6 +135,11 @@ ask 'Who wrote The Name of the Rose?' 'Umberto Eco'
 ask 'What is 17 × 23?' '391'
 ask 'In what year was Napoleon born?' '1769'
 
+# Hit rates come with the nodes' next beats.
+for _ in $(seq 50); do
+    [ "$(curl -sS "$url/status" | jq '[.nodes[] | select(.hit_rate != null)] | length')" != 0 ] && break
+    sleep 0.1
+done
 say 'Status'
 curl -sS "$url/status?format=text"
 
@@ -157,7 +161,7 @@ or with any OpenAI client: base URL $url/v1, model demo, any key.
 Status: curl '$url/status?format=text'     metrics: $url/metrics
 Ctrl-C stops it.
 END
-trap 'echo; echo "siliceo: stopping"; exit 0' INT TERM
+trap 'echo; echo "siliceo: stopping"; exit 0' INT TERM HUP
 for pid in $coordinator_pid $amber_pid $basalt_pid; do
     wait "$pid" # ends early only when one of them dies or a signal comes
     echo "demo.sh: process $pid ended by itself" >&2

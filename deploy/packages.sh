@@ -6,12 +6,15 @@
 # Installs what is missing with apt-get, through sudo when not root.  Where that
 # cannot be done it says so in one line with the list and returns 1.
 
-# Names differ between releases: take the first of the alternatives that apt knows.
+# Names differ between releases: a|b is the first that apt knows, and the last one,
+# which all of Debian 12, 13 and Ubuntu 24.04 have, where apt knows nothing yet.
 build_packages='gcc make pkg-config libc6-dev libzmq3-dev libmsgpack-c-dev|libmsgpack-dev libcjson-dev
 libmicrohttpd-dev libsodium-dev libutf8proc-dev libxxhash-dev libinih-dev libsqlite3-dev
 libcurl4-openssl-dev libsystemd-dev curl jq'
-test_packages='libcmocka-dev clang clang-format clang-tidy clang-tools cppcheck
-libclang-rt-14-dev|libclang-rt-19-dev|libclang-rt-18-dev nodejs npm git'
+# The client tests run with Node 18 (Debian 12, Ubuntu 24.04) and later; the format check
+# needs clang-format 14, which Debian 13 does not have.
+test_packages='libcmocka-dev clang clang-format-14|clang-format clang-tidy clang-tools cppcheck
+libclang-rt-dev nodejs npm ca-certificates git'
 
 is_installed() {
     dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed
@@ -24,16 +27,23 @@ missing() {
         found= candidate=
         for name in $(echo "$word" | tr '|' ' '); do
             if is_installed "$name"; then found=$name; break; fi
-            if [ -z "$candidate" ] && apt-cache show "$name" >/dev/null 2>&1; then candidate=$name; fi
+            if [ -z "$candidate" ] && apt-cache show "$name" 2>/dev/null | grep -q .; then candidate=$name; fi
         done
         # node and npm may be there without being Debian's packages.
         case $word in nodejs) command -v node >/dev/null && found=node ;; npm) command -v npm >/dev/null && found=npm ;; esac
-        [ -n "$found" ] || echo "${candidate:-${word%%|*}}"
+        [ -n "$found" ] || echo "${candidate:-${word##*|}}"
     done
 }
 
 as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# Root, a sudo that asks nothing, or one that may ask at this terminal.
+may_be_root() {
+    [ "$(id -u)" = 0 ] && return 0
+    command -v sudo >/dev/null 2>&1 || return 1
+    sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; }
 }
 
 ensure_packages() {
@@ -47,8 +57,8 @@ ensure_packages() {
     }
     needed=$(missing $wanted)
     [ -n "$needed" ] || return 0
-    if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
-        echo "siliceo: cannot install packages without root or sudo; please run: apt-get install" $needed >&2
+    if ! may_be_root; then
+        echo "siliceo: cannot install packages without root or sudo; please run as root: apt-get install" $needed >&2
         return 1
     fi
     echo "siliceo: installing" $needed
@@ -62,6 +72,15 @@ ensure_packages() {
     fi
     tail -n 5 "$log" >&2
     rm -f "$log"
-    echo "siliceo: apt-get failed; please install:" $needed >&2
+    echo "siliceo: apt-get failed; please run as root: apt-get update && apt-get install" $needed >&2
     return 1
+}
+
+# build_locked COMMAND...: one build at a time in a clone, however many copies run.
+build_locked() {
+    mkdir -p build || return 1
+    (
+        flock -n 9 || { echo "siliceo: waiting for another build in this clone" >&2; flock 9; }
+        "$@" 9>&-
+    ) 9>build/.lock
 }

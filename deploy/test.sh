@@ -16,37 +16,57 @@ for word in "$@"; do
         *) echo "test.sh: unknown word '$word'; --help helps" >&2; exit 2 ;;
     esac
 done
-ensure_packages build test || exit 1
 jobs=$(nproc 2>/dev/null || echo 2)
-mkdir -p build
-# One copy at a time in a clone: another waits here instead of building over us.
-exec 9>build/.lock
-flock 9
-passed=0 failed=0
-results=$(mktemp)
-trap 'rm -f "$results"' EXIT
+passed=0 failed=0 output=$(mktemp -d) || exit 2
+
+# Whatever ends this script, its last line is the count, and an end before the end fails.
+finish() {
+    trap '' INT TERM HUP
+    trap - EXIT
+    rm -rf "$output"
+    if [ "$1" != done ]; then failed=$((failed + 1)); fi
+    echo "$passed passed, $failed failed"
+    [ "$failed" -eq 0 ]
+    exit $?
+}
+trap 'finish early' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
 
 phase() { # TITLE COMMAND...: runs it and adds its last 'N passed, N failed'
-    title=$1
+    title=$1 begun=$(date +%s)
     shift
     echo "== $title"
-    "$@" 2>&1 | tee "$results"
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$results" | tail -n 1)
-    if [ -z "$line" ]; then
+    { "$@" 2>&1 9>&-; echo $? >"$output/rc"; } | tee "$output/text"
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$output/text" | tail -n 1)
+    p=${line%% *} f=${line#*, }
+    p=${p:-0} f=${f%% *}
+    f=${f:-0}
+    if [ "$(cat "$output/rc")" != 0 ] && [ "$f" -eq 0 ]; then
         echo "$title: did not finish"
-        failed=$((failed + 1))
-        return
+        f=1
     fi
-    passed=$((passed + ${line%% *}))
-    rest=${line#*, }
-    failed=$((failed + ${rest%% *}))
+    passed=$((passed + p)) failed=$((failed + f))
+    echo "== $title: $(($(date +%s) - begun)) s"
+}
+# Builds under the clone's lock, runs without it: a test starts the demo, which builds, too.
+built() { # TARGET MAKE-VARIABLE...
+    target=$1
+    shift
+    build_locked make -s -j"$jobs" "$@" test-programs && make -s "$@" "$target"
 }
 
-phase 'tests' make -s -j"$jobs" test
+ensure_packages build test || exit 1
+mkdir -p build || exit 1
+# One run at a time in a clone, since the logs have one place.
+exec 9>build/.test-lock
+flock -n 9 || { echo "siliceo: waiting for another test run in this clone"; flock 9; }
+
+phase 'tests' built test
 if [ "$quick" = no ]; then
-    phase 'tests under the address and undefined-behaviour sanitizers' make -s -j"$jobs" SAN=address,undefined test
-    phase 'threads under the thread sanitizer' make -s -j"$jobs" SAN=thread test-threads
+    phase 'tests under the address and undefined-behaviour sanitizers' built test SAN=address,undefined
+    phase 'threads under the thread sanitizer' built test-threads SAN=thread
     phase 'static checks' make -s check
 fi
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish done
