@@ -3,7 +3,8 @@
  * Input from outside is parsed with limits, must be UTF-8, and keeps what cJSON
  * alone would lose: the source text of every number (a cJSON_Number here has
  * its text in valuestring, so 2.0, 2 and 12345678901234567890 stay what they
- * were) and the order of keys.  A string or key with U+0000 is refused.
+ * were) and the order of keys.  A string or key with U+0000 is refused; a byte order
+ * mark in front is passed over.
  * A tree belongs to the caller: cJSON_Delete().  No state; any thread.
  */
 #ifndef SILICEO_COMMON_JSON_H

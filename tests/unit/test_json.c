@@ -119,7 +119,26 @@ static void json_refuses_and_says_where(void **state) {
          "test: not UTF-8 at byte 1"},
         {"\"abc", "test: a string without an end at byte 0"},
         {"\"abc\\", "test: a string without an end at byte 0"},
-        {"{1:2}", "test: not valid JSON: a number as a key"},
+        {"{1:2}", "test: not valid JSON: a key that is no string at byte 1"},
+        {" \n", "test: empty, JSON expected at byte 0"},
+        {"[1,]", "test: not valid JSON at byte 3"},
+        {"[,1]", "test: not valid JSON at byte 1"},
+        {"[1 2]", "test: not valid JSON at byte 3"},
+        {"[1", "test: JSON without an end at byte 2"},
+        {"[1}", "test: not valid JSON at byte 2"},
+        {"]", "test: not valid JSON at byte 0"},
+        {"{\"a\":1,}", "test: not valid JSON at byte 7"},
+        {"{\"a\" 1}", "test: not valid JSON at byte 5"},
+        {"{\"a\":}", "test: not valid JSON at byte 5"},
+        {"{\"a\"}", "test: not valid JSON at byte 4"},
+        {"{\"a\":1:2}", "test: not valid JSON at byte 6"},
+        {"[tru]", "test: not valid JSON at byte 1"},
+        {"[truefalse]", "test: not valid JSON at byte 5"},
+        {"\"\\x\"", "test: not an escape of JSON at byte 1"},
+        {"\"\\u12g4\"", "test: not an escape of JSON at byte 1"},
+        {"\"\\u12", "test: not an escape of JSON at byte 1"},
+        {"\"\\ud83d\\u0041\"", "test: half of a surrogate pair at byte 1"},
+        {"\"\\ude00\"", "test: half of a surrogate pair at byte 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cJSON *tree = (cJSON *)1;
@@ -137,6 +156,33 @@ static void json_refuses_a_lone_surrogate_escape(void **state) {
     error err = {0};
     const char *text = "\"\\ud800\"";
     assert_int_equal(json_parse(&tree, text, strlen(text), "t", &err), STATUS_BAD_INPUT);
+}
+
+static int n_allocations, failing_allocation;
+
+static void *failing_malloc(size_t size) {
+    return ++n_allocations == failing_allocation ? NULL : malloc(size);
+}
+
+/* cJSON says only that there is no tree. */
+static void json_without_memory_is_not_a_fault_of_the_text(void **state) {
+    (void)state;
+    static const char text[] =
+        "\xEF\xBB\xBF{\"a\":[1,\"b\",{\"c\":null}],\"d\":\"\\ud83d\\ude00\"}";
+    cJSON_Hooks hooks = {failing_malloc, free};
+    cJSON_InitHooks(&hooks);
+    status rc = STATUS_NO_MEMORY;
+    for (failing_allocation = 1; rc == STATUS_NO_MEMORY; failing_allocation++) {
+        cJSON *tree = NULL;
+        error err = {0};
+        n_allocations = 0;
+        rc = json_parse(&tree, text, sizeof text - 1, "t", &err);
+        if (rc == STATUS_NO_MEMORY) assert_string_equal(err.text, "t: no memory");
+        cJSON_Delete(tree);
+    }
+    cJSON_InitHooks(NULL);
+    assert_int_equal(rc, STATUS_OK);
+    assert_true(failing_allocation > 8);
 }
 
 static void json_bounds_the_depth(void **state) {
@@ -176,6 +222,7 @@ int main(void) {
         cmocka_unit_test(json_prints_numbers_that_code_made),
         cmocka_unit_test(json_refuses_and_says_where),
         cmocka_unit_test(json_refuses_a_lone_surrogate_escape),
+        cmocka_unit_test(json_without_memory_is_not_a_fault_of_the_text),
         cmocka_unit_test(json_bounds_the_depth),
         cmocka_unit_test(json_text_replaces_bytes_that_are_not_utf8),
     };
