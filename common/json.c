@@ -13,8 +13,7 @@
 enum {
     NUMBER_MARK = 0xFF,
     MARK_EXTRA_BYTES = 3, /* two quotes and the mark */
-    MAX_NUMBER_CHARS = 1024,
-    MAX_VALUES = 4000000 /* of one text: a tree is about 80 bytes a value */
+    MAX_NUMBER_CHARS = 1024
 };
 
 typedef enum scan_want { /* what may come next */
@@ -102,7 +101,7 @@ static status begin_value(scan *s) {
         return scan_fail(s, s->at, "not valid JSON: a key that is no string");
     if (s->want != WANT_VALUE && s->want != WANT_VALUE_OR_END)
         return scan_fail(s, s->at, "not valid JSON");
-    if (++s->n_values > MAX_VALUES) return scan_fail(s, s->at, "more than 4000000 values");
+    if (++s->n_values > JSON_MAX_VALUES) return scan_fail(s, s->at, "more than 300000 values");
     return STATUS_OK;
 }
 

@@ -16,7 +16,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { JSON_MAX_DEPTH = 64 };
+/* Values bound the time and memory of a parse better than bytes do: at 0.2 to 0.4 us and
+ * about 80 bytes each, this is a tenth of a second and 24 MB.  It is above the longest
+ * prompt of token ids, 262144. */
+enum { JSON_MAX_DEPTH = 64, JSON_MAX_VALUES = 300000 };
 
 /* Parse length bytes; trailing white space is allowed, anything else after the
  * value is an error.  what names the text in errors ("request body").  The

@@ -25,4 +25,27 @@ await test('a worker told its coordinator twice, in one spelling or two, serves 
     await stop(coordinator);
 });
 
+// ---------------------------------------------------------------- bodies
+await test('no body that is allowed holds up another stream for long, and one that is not is refused', async () => {
+    const rig = await Rig.open([], [['amber', '--decode', '200', '--prefill', '1e12', '--context', '100000000']]);
+    const o = open(rig, body({ stream: true, max_tokens: 100000 }));
+    let last = 0, gap = 0;
+    o.socket.on('data', () => { const now = performance.now(); gap = Math.max(gap, last > 0 ? now - last : 0); last = now; });
+    const message = (content) => JSON.stringify(body({ max_tokens: 1, messages: [{ role: 'user', content }] }));
+    const quotes = '"\n'.repeat(1900000), many = Array.from({ length: 90000 }, () => ({ role: 'user', content: 'hi' }));
+    for (const [text, status, what] of [[message('x'.repeat(8000000)), 200, 'text'], [message(quotes), 200, 'escapes'],
+        [JSON.stringify(body({ max_tokens: 1, messages: many })), 200, 'messages'],
+        [`{"messages":[${'1,'.repeat(3900000)}1]}`, 400, 'more than 300000 values'], [message('x'.repeat(30000000)), 413, 'over the limit of 8388608']]) {
+        await until(() => /"t5 "/.test(o.text), 'the other stream flows');
+        gap = 0;
+        const r = await ask(rig.url, text);
+        assert.equal(r.status, status, `${what}: ${r.text.slice(0, 200)}`);
+        if (status !== 200) assert.match(r.json.error.message, new RegExp(what));
+        assert.ok(gap < 100 + 150, `${what}: ${gap} ms`); // what a busy test machine may add
+    }
+    o.socket.destroy();
+    await rig.idle();
+    await rig.close();
+});
+
 finish();

@@ -113,7 +113,7 @@ static void chat_request_names_the_field_at_fault(void **state) {
          "\"f\",\"arguments\":\"{\\\"a\\\":\"}}]}]}",
          "messages[1].tool_calls[0].function.arguments",
          "messages[1].tool_calls[0].function.arguments: is no JSON object in a string: the "
-         "string: not valid JSON at byte 5"},
+         "string: JSON without an end at byte 5"},
         {"{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"name\":\"f\","
          "\"arguments\":[]}]}]}",
          "messages[1].tool_calls[0].arguments",

@@ -202,6 +202,25 @@ static void json_bounds_the_depth(void **state) {
     assert_string_equal(err.text, "t: nested deeper than 64 at byte 64");
 }
 
+static void json_bounds_the_values(void **state) {
+    (void)state;
+    size_t length = 2 * (size_t)JSON_MAX_VALUES + 1;
+    char *text = malloc(length);
+    assert_non_null(text);
+    text[0] = '[';
+    for (size_t i = 1; i + 1 < length; i++)
+        text[i] = i % 2 == 1 ? '1' : ',';
+    text[length - 1] = ']'; /* the list and as many values in it: one too many */
+    cJSON *tree = NULL;
+    error err = {0};
+    assert_int_equal(json_parse(&tree, text, length, "t", &err), STATUS_BAD_INPUT);
+    assert_non_null(strstr(err.text, "t: more than 300000 values at byte"));
+    text[length - 3] = ']';
+    assert_int_equal(json_parse(&tree, text, length - 2, "t", &err), STATUS_OK);
+    cJSON_Delete(tree);
+    free(text);
+}
+
 static void json_text_replaces_bytes_that_are_not_utf8(void **state) {
     (void)state;
     json_text text = {0};
@@ -224,6 +243,7 @@ int main(void) {
         cmocka_unit_test(json_refuses_a_lone_surrogate_escape),
         cmocka_unit_test(json_without_memory_is_not_a_fault_of_the_text),
         cmocka_unit_test(json_bounds_the_depth),
+        cmocka_unit_test(json_bounds_the_values),
         cmocka_unit_test(json_text_replaces_bytes_that_are_not_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
