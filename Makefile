@@ -123,7 +123,7 @@ $(LIBS):
 	$(if $(Q),@echo "  ar    $@")
 	$(Q)$(AR) rcs $@ $^
 
-LINK = $(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
+LINK = $(CC) $(LDFLAGS) -Wl,--as-needed -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 $(BUILD)/siliceo-coordinator: $(BUILD)/obj/coordinator/main.o $(BUILD)/libcoordinator.a $(BUILD)/libcommon.a
 	$(if $(Q),@echo "  ld    $@")
 	$(Q)$(LINK)
@@ -143,6 +143,7 @@ $(BUILD)/tests/unit/test_coordinator_link: $(addprefix $(BUILD)/obj/tests/unit/,
 CUDA_CASES := $(addprefix $(BUILD)/obj/tests/kernels/,cuda_cases.o cuda_emu.o)
 $(BUILD)/tests/kernels/test_cuda_kernels: $(CUDA_CASES)
 $(BUILD)/tests/kernels/test_cuda_kernels: LDLIBS += -lstdc++
+$(BUILD)/tests/benchmark/bench_cuda: $(BUILD)/obj/tests/kernels/cuda_cases.o
 # A fuzz target linked with replay.c runs its committed corpus; `make fuzz` links libFuzzer.
 $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(LIBS)
 	@mkdir -p $(@D)

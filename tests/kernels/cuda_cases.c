@@ -33,10 +33,10 @@ typedef struct buffer {
 enum { MAX_BUFFERS = 64 };
 static buffer buffers[MAX_BUFFERS];
 static size_t n_buffers;
-static const cuda_device *gpu;
+static const kernel_device *gpu;
 static uint64_t seed;
 
-static void begin(const cuda_device *device) {
+static void begin(const kernel_device *device) {
     gpu = device;
     n_buffers = 0;
     seed = 88172645463325252u;
@@ -258,7 +258,7 @@ static bool is_quantized(uint32_t type) {
 
 /* ---- rows ---- */
 
-static double case_quantize(const cuda_device *device) {
+static double case_quantize(const kernel_device *device) {
     begin(device);
     enum { ROWS = 3, COLS = 1056 };
     activations a = acts(ROWS, COLS);
@@ -287,7 +287,7 @@ static double case_quantize(const cuda_device *device) {
 }
 
 /* Zeros stay zeros; a NaN or an infinity shows in its group alone. */
-static double case_quantize_extremes(const cuda_device *device) {
+static double case_quantize_extremes(const kernel_device *device) {
     begin(device);
     enum { COLS = 128 };
     buffer *x = floats(COLS, -1, 1), *act = make(cuda_act_row_bytes(COLS));
@@ -311,7 +311,7 @@ static double case_quantize_extremes(const cuda_device *device) {
     return wrong;
 }
 
-static double case_embed(const cuda_device *device) {
+static double case_embed(const kernel_device *device) {
     double most = 0;
     for (size_t i = 0; i < N_TYPES; i++) {
         begin(device);
@@ -379,7 +379,7 @@ static double norm_case(uint32_t dim, bool delta, bool quantized) {
     return most;
 }
 
-static double case_rmsnorm(const cuda_device *device) {
+static double case_rmsnorm(const kernel_device *device) {
     double most = 0;
     for (int i = 0; i < 4; i++) {
         begin(device);
@@ -392,7 +392,7 @@ static double case_rmsnorm(const cuda_device *device) {
     return most;
 }
 
-static double case_swiglu(const cuda_device *device) {
+static double case_swiglu(const kernel_device *device) {
     begin(device);
     enum { ROWS = 3, COLS = 1120 };
     buffer *gate = floats(ROWS * COLS, -4, 4), *up = floats(ROWS * COLS, -1, 1);
@@ -414,7 +414,7 @@ static double case_swiglu(const cuda_device *device) {
     return most;
 }
 
-static double case_argmax(const cuda_device *device) {
+static double case_argmax(const kernel_device *device) {
     begin(device);
     enum { ROWS = 4, N = 5003 };
     buffer *x = floats(ROWS * N, -9, 3), *index = make(ROWS * sizeof(int32_t));
@@ -476,7 +476,7 @@ static double matvec_case(uint32_t type, uint32_t n_cols, uint32_t n_tokens, boo
                  relative_l2(get(out[1]), expected[1], n_tokens * B));
 }
 
-static double case_matvec(const cuda_device *device) {
+static double case_matvec(const kernel_device *device) {
     double most = 0;
     for (size_t i = 0; i < N_TYPES; i++) {
         const bool large = quant_traits_of(types[i])->block_values == 256;
@@ -496,7 +496,7 @@ static double case_matvec(const cuda_device *device) {
     return most;
 }
 
-static double case_matvec_f32(const cuda_device *device) {
+static double case_matvec_f32(const kernel_device *device) {
     double most = 0;
     for (size_t i = 0; i < N_TYPES; i++) {
         begin(device);
@@ -507,7 +507,7 @@ static double case_matvec_f32(const cuda_device *device) {
 }
 
 /* A token's bits do not depend on how many others there are. */
-static double case_matvec_company(const cuda_device *device) {
+static double case_matvec_company(const kernel_device *device) {
     begin(device);
     enum { ROWS = 40, COLS = 1280, TOKENS = 8 };
     buffer *w = weights(QUANT_Q4_K, ROWS, COLS), *first = make(ROWS * 4);
@@ -538,7 +538,7 @@ static double case_matvec_company(const cuda_device *device) {
 }
 
 /* Split Q6_K gives the bits of raw Q6_K. */
-static double case_repack(const cuda_device *device) {
+static double case_repack(const kernel_device *device) {
     begin(device);
     enum { ROWS = 24, COLS = 512, BLOCKS = ROWS * 2 };
     buffer *w = weights(QUANT_Q6_K, ROWS, COLS), *split = make(w->bytes);
@@ -601,7 +601,7 @@ static double matmul_case(uint32_t type, uint32_t n_rows, uint32_t n_cols, uint3
     return relative_l2(get(out), expected, n_tokens * n_rows);
 }
 
-static double case_matmul(const cuda_device *device) {
+static double case_matmul(const kernel_device *device) {
     double most = 0;
     for (size_t i = 0; i < N_TYPES; i++) {
         const bool large = quant_traits_of(types[i])->block_values == 256;
@@ -615,7 +615,7 @@ static double case_matmul(const cuda_device *device) {
     return most;
 }
 
-static double case_matmul_f32(const cuda_device *device) {
+static double case_matmul_f32(const kernel_device *device) {
     double most = 0;
     for (size_t i = 0; i < N_TYPES; i += 3) {
         begin(device);
@@ -752,7 +752,7 @@ static double experts_case(uint32_t type, uint32_t down_type, bool quantized, bo
     return worse(relative_l2(get(out), expected, ROWS * E), most);
 }
 
-static double case_experts(const cuda_device *device) {
+static double case_experts(const kernel_device *device) {
     static const struct {
         uint32_t type, down;
         bool quantized, missing;
@@ -773,7 +773,7 @@ static double case_experts(const cuda_device *device) {
 }
 
 /* The sorted lists and the grouped product against each pair's own. */
-static double case_experts_grouped(const cuda_device *device) {
+static double case_experts_grouped(const kernel_device *device) {
     begin(device);
     enum { N = 5, USED = 2, ROWS = 70, E = 256, F = 64, PAIRS = ROWS * USED };
     int32_t experts[PAIRS];
@@ -828,7 +828,7 @@ static double case_experts_grouped(const cuda_device *device) {
     return most;
 }
 
-static double case_combine(const cuda_device *device) {
+static double case_combine(const kernel_device *device) {
     begin(device);
     enum { ROWS = 3, USED = 2, DIM = 300, PAIRS = ROWS * USED };
     const int32_t experts[PAIRS] = {0, 1, 2, 1, 1, 0};
@@ -856,7 +856,7 @@ static double case_combine(const cuda_device *device) {
     return most;
 }
 
-static double case_router(const cuda_device *device) {
+static double case_router(const kernel_device *device) {
     begin(device);
     enum { ROWS = 4, N = 131, USED = 8 };
     buffer *l = floats(ROWS * N, -4, 4), *experts = make(ROWS * USED * 4);
@@ -912,7 +912,7 @@ static double conv_case(const batch_run *runs, uint32_t n_runs, bool in_place) {
                  relative_l2_f(get(state), es->host, 2 * STATE));
 }
 
-static double case_conv1d(const cuda_device *device) {
+static double case_conv1d(const kernel_device *device) {
     static const batch_run short_run[1] = {{0, 2, 9, 1, 0}};
     double most = 0;
     for (int i = 0; i < 4; i++) {
@@ -993,7 +993,7 @@ static double delta_case(uint32_t dim, uint32_t grouped, bool chunked) {
     return most;
 }
 
-static double case_delta_step(const cuda_device *device) {
+static double case_delta_step(const kernel_device *device) {
     double most = 0;
     for (int i = 0; i < 4; i++) {
         static const uint32_t dims[] = {128, 64, 32, 96};
@@ -1004,7 +1004,7 @@ static double case_delta_step(const cuda_device *device) {
     return most;
 }
 
-static double case_delta_chunks(const cuda_device *device) {
+static double case_delta_chunks(const kernel_device *device) {
     double most = 0;
     for (int i = 0; i < 3; i++) {
         static const uint32_t dims[] = {128, 64, 32};
@@ -1119,7 +1119,7 @@ static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads
     return most;
 }
 
-static double attention_cases(const cuda_device *device, attention_way way, uint32_t type) {
+static double attention_cases(const kernel_device *device, attention_way way, uint32_t type) {
     static const uint32_t shapes[][3] = {{256, 8, 1}, {64, 4, 2}, {96, 2, 2}, {32, 6, 2}};
     double most = 0;
     for (int i = 0; i < 4; i++) {
@@ -1132,16 +1132,16 @@ static double attention_cases(const cuda_device *device, attention_way way, uint
     return most;
 }
 
-static double case_attention_split(const cuda_device *device) {
+static double case_attention_split(const kernel_device *device) {
     return attention_cases(device, WAY_SPLIT, KV_F32);
 }
-static double case_attention_tile(const cuda_device *device) {
+static double case_attention_tile(const kernel_device *device) {
     return attention_cases(device, WAY_TILE, KV_F32);
 }
-static double case_attention_f16(const cuda_device *device) {
+static double case_attention_f16(const kernel_device *device) {
     return attention_cases(device, WAY_SPLIT, KV_F16);
 }
-static double case_attention_q8(const cuda_device *device) {
+static double case_attention_q8(const kernel_device *device) {
     return attention_cases(device, WAY_TILE, KV_Q8);
 }
 

@@ -12,7 +12,7 @@
 
 typedef struct cuda_case {
     const char *name;
-    double (*run)(const cuda_device *device);
+    double (*run)(const kernel_device *device);
     double tolerance;
 } cuda_case;
 

@@ -7,15 +7,15 @@
 
 #include "kernels/cuda/launch.h"
 
-typedef struct cuda_device {
+typedef struct kernel_device {
     void *(*alloc)(size_t bytes);
     void (*free)(void *p);
     void (*write)(void *to, const void *from, size_t bytes); /* host to device */
     void (*read)(void *to, const void *from, size_t bytes);
     void (*launch)(cuda_kernel kernel, cuda_shape shape, const void *args, size_t bytes);
     uint32_t n_sms;
-} cuda_device;
+} kernel_device;
 
-extern const cuda_device cuda_device_emu;
+extern const kernel_device kernel_device_emu;
 
 #endif

@@ -51,5 +51,5 @@ static void emu_copy(void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-extern "C" const cuda_device cuda_device_emu = {emu_alloc, free,       emu_copy,
+extern "C" const kernel_device kernel_device_emu = {emu_alloc, free,       emu_copy,
                                                 emu_copy,  emu_launch, 4};

@@ -11,7 +11,7 @@
 
 static void kernel_agrees_with_its_oracle(void **state) {
     const cuda_case *c = *state;
-    const double error = c->run(&cuda_device_emu);
+    const double error = c->run(&kernel_device_emu);
     if (!(error <= c->tolerance))
         fail_msg("%s: error %.3g, at most %.3g", c->name, error, c->tolerance);
 }
