@@ -23,42 +23,7 @@ INLINE __m128i sum_rows(const __m256i x[4]) {
     return _mm_add_epi32(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1));
 }
 
-/* Sums of two neighbouring products, in 16 bits. */
-INLINE __m256i multiply_pairs(quant_type type, __m256i w, __m256i q) {
-    if (is_signed(type))
-        return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
-    return _mm256_maddubs_epi16(w, q);
-}
-
-/* Four halves, one of each row. */
-INLINE __m128 factors_of_rows(const uint8_t *const b[4], size_t at) {
-    uint64_t x = load16(b[0] + at) | (uint64_t)load16(b[1] + at) << 16 |
-                 (uint64_t)load16(b[2] + at) << 32 | (uint64_t)load16(b[3] + at) << 48;
-    return _mm_cvtph_ps(_mm_cvtsi64_si128((long long)x));
-}
-
 /* ---- blocks of 256 ---- */
-
-INLINE size_t bytes_256(quant_type type) {
-    switch ((unsigned)type) {
-    case QUANT_Q2_K:
-        return 84;
-    case QUANT_Q3_K:
-        return 110;
-    case QUANT_Q4_K:
-        return 144;
-    case QUANT_Q5_K:
-        return 176;
-    case QUANT_Q6_K:
-        return 210;
-    default:
-        return 136; /* IQ4_XS */
-    }
-}
-
-INLINE size_t factor_at(quant_type type) {
-    return type == QUANT_Q6_K ? 208 : type == QUANT_Q3_K ? 108 : type == QUANT_Q2_K ? 80 : 0;
-}
 
 /* One row of a block against each token: the sums with scales, and with minima. */
 INLINE void row_256(const quant_type type, const uint8_t *b, const act_block *const x[],
@@ -119,19 +84,6 @@ INLINE void rows_256(matmul_rows *a, const quant_type type, const int n_tokens) 
 }
 
 /* ---- blocks of 32 ---- */
-
-INLINE size_t bytes_32(quant_type type) {
-    return type == QUANT_Q8_0 ? 34 : nibbles_at(type) + 16;
-}
-
-/* 2^(e - 128) for the exponent bytes of four rows. */
-INLINE __m128 factors_mxfp4(const uint8_t *const b[4]) {
-    __m128i e = _mm_setr_epi32(b[0][0], b[1][0], b[2][0], b[3][0]);
-    __m128i normal = _mm_slli_epi32(_mm_sub_epi32(e, _mm_set1_epi32(1)), 23);
-    __m128i subnormal = _mm_sllv_epi32(_mm_set1_epi32(0x00200000), e);
-    __m128i is_subnormal = _mm_cmplt_epi32(e, _mm_set1_epi32(2));
-    return _mm_castsi128_ps(_mm_blendv_epi8(normal, subnormal, is_subnormal));
-}
 
 INLINE void rows_32(matmul_rows *a, const quant_type type, const int n_tokens) {
     __m128 acc[MATMUL_TOKENS], acc_min[MATMUL_TOKENS];
@@ -291,5 +243,8 @@ static matmul_rows_kernel rows_kernel(quant_type type, size_t n_tokens) {
 
 const matmul_tier matmul_tier_avx2 = {
     .rows_kernel = rows_kernel,
-    .panel_tokens = SIZE_MAX,
+    .panel_tokens = 6,
+    .call_tokens = MATMUL_TOKENS,
+    .panel_unpack = matmul_panel_unpack_avx2,
+    .panel_multiply = matmul_panel_multiply_avx2,
 };

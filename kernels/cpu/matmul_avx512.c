@@ -423,6 +423,7 @@ static matmul_rows_kernel rows_kernel(quant_type type, size_t n_tokens) {
 const matmul_tier matmul_tier_avx512 = {
     .rows_kernel = rows_kernel,
     .panel_tokens = 5,
+    .call_tokens = MATMUL_PANEL_TOKENS,
     .panel_unpack = matmul_panel_unpack_avx512,
     .panel_multiply = matmul_panel_multiply_avx512,
 };

@@ -14,7 +14,7 @@
 #define MATMUL_TOKENS       4    /* activation rows it takes at most */
 #define MATMUL_PANEL_ROWS   32   /* weight rows of a panel */
 #define MATMUL_PANEL_COLS   4096 /* columns that are unpacked at once */
-#define MATMUL_PANEL_TOKENS 6    /* activation rows a panel kernel takes at most */
+#define MATMUL_PANEL_TOKENS 6    /* activation rows a panel kernel of any tier takes at most */
 
 /* Four rows against n_tokens rows of activations: out[t][r]. */
 typedef struct matmul_rows {
@@ -51,6 +51,7 @@ typedef struct matmul_tier {
     matmul_rows_kernel (*rows_kernel)(quant_type type, size_t n_tokens);
     /* From this many tokens on a job of quantized weights goes by panels; SIZE_MAX: never. */
     size_t panel_tokens;
+    size_t call_tokens; /* activation rows of a call of panel_multiply at most */
     void (*panel_unpack)(matmul_panel *p);
     void (*panel_multiply)(matmul_panel *p);
 } matmul_tier;
@@ -59,6 +60,8 @@ extern const matmul_tier matmul_tier_scalar;
 extern const matmul_tier matmul_tier_avx2;
 extern const matmul_tier matmul_tier_avx512;
 
+void matmul_panel_unpack_avx2(matmul_panel *p);
+void matmul_panel_multiply_avx2(matmul_panel *p);
 void matmul_panel_unpack_avx512(matmul_panel *p);
 void matmul_panel_multiply_avx512(matmul_panel *p);
 

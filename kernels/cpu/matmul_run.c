@@ -219,15 +219,15 @@ typedef struct panel_run {
 
 /* Split n tokens into kernel calls of nearly equal size: one of 6 and one of 1 would be
  * slower than one of 4 and one of 3. */
-static size_t tokens_of_call(size_t n) {
-    size_t n_calls = (n + MATMUL_PANEL_TOKENS - 1) / MATMUL_PANEL_TOKENS;
+static size_t tokens_of_call(size_t n, size_t most) {
+    size_t n_calls = (n + most - 1) / most;
     return (n + n_calls - 1) / n_calls;
 }
 
 static void multiply_batch(panel_run *run) {
     matmul_panel *p = &run->panel;
     for (size_t done = 0; done < run->n_tokens; done += p->n_tokens) {
-        p->n_tokens = tokens_of_call(run->n_tokens - done);
+        p->n_tokens = tokens_of_call(run->n_tokens - done, run->kernels->call_tokens);
         for (size_t t = 0; t < p->n_tokens; t++)
             p->acts[t] = act_of(run->job, run->first_token + done + t);
         p->sums = run->sums + done;

@@ -12,6 +12,12 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+/* Before a loop of constant length whose arrays should be registers. */
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 INLINE uint16_t load16(const void *p) {
     uint16_t v;
@@ -183,6 +189,29 @@ INLINE __m256i spread_scale(quant_type type, __m256i scales, const int j) {
                                 _mm_set1_epi16((short)((at + 1) << 8 | at))));
 }
 
+/* ---- blocks of 256: sizes ---- */
+
+INLINE size_t bytes_256(quant_type type) {
+    switch ((unsigned)type) {
+    case QUANT_Q2_K:
+        return 84;
+    case QUANT_Q3_K:
+        return 110;
+    case QUANT_Q4_K:
+        return 144;
+    case QUANT_Q5_K:
+        return 176;
+    case QUANT_Q6_K:
+        return 210;
+    default:
+        return 136; /* IQ4_XS */
+    }
+}
+
+INLINE size_t factor_at(quant_type type) {
+    return type == QUANT_Q6_K ? 208 : type == QUANT_Q3_K ? 108 : type == QUANT_Q2_K ? 80 : 0;
+}
+
 /* ---- blocks of 32 ---- */
 
 INLINE size_t nibbles_at(quant_type type) {
@@ -220,6 +249,35 @@ INLINE __m256i unpack_32(quant_type type, const uint8_t *b) {
     if (type == QUANT_IQ4_NL) return _mm256_shuffle_epi8(iq4_table(), v);
     if (type == QUANT_MXFP4) return _mm256_shuffle_epi8(mxfp4_table(), v);
     return v;
+}
+
+INLINE size_t bytes_32(quant_type type) {
+    return type == QUANT_Q8_0 ? 34 : nibbles_at(type) + 16;
+}
+
+/* 2^(e - 128) for the exponent bytes of four rows. */
+INLINE __m128 factors_mxfp4(const uint8_t *const b[4]) {
+    __m128i e = _mm_setr_epi32(b[0][0], b[1][0], b[2][0], b[3][0]);
+    __m128i normal = _mm_slli_epi32(_mm_sub_epi32(e, _mm_set1_epi32(1)), 23);
+    __m128i subnormal = _mm_sllv_epi32(_mm_set1_epi32(0x00200000), e);
+    __m128i is_subnormal = _mm_cmplt_epi32(e, _mm_set1_epi32(2));
+    return _mm_castsi128_ps(_mm_blendv_epi8(normal, subnormal, is_subnormal));
+}
+
+/* ---- products and factors ---- */
+
+/* Sums of two neighbouring products, in 16 bits. */
+INLINE __m256i multiply_pairs(quant_type type, __m256i w, __m256i q) {
+    if (is_signed(type))
+        return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
+    return _mm256_maddubs_epi16(w, q);
+}
+
+/* Four halves, one of each row. */
+INLINE __m128 factors_of_rows(const uint8_t *const b[4], size_t at) {
+    uint64_t x = load16(b[0] + at) | (uint64_t)load16(b[1] + at) << 16 |
+                 (uint64_t)load16(b[2] + at) << 32 | (uint64_t)load16(b[3] + at) << 48;
+    return _mm_cvtph_ps(_mm_cvtsi64_si128((long long)x));
 }
 
 #endif
