@@ -13,7 +13,7 @@ libmicrohttpd-dev libsodium-dev libutf8proc-dev libxxhash-dev libinih-dev libsql
 libcurl4-openssl-dev libsystemd-dev curl jq'
 # The client tests run with Node 18 (Debian 12, Ubuntu 24.04) and later; the format check
 # needs clang-format 14, which Debian 13 does not have.
-test_packages='libcmocka-dev clang clang-format-14|clang-format clang-tidy clang-tools cppcheck
+test_packages='g++ libcmocka-dev clang clang-format-14|clang-format clang-tidy clang-tools cppcheck
 libclang-rt-dev nodejs npm ca-certificates git'
 
 is_installed() {

@@ -26,11 +26,17 @@ static int set_int(void *socket, int option, int value) {
     return zmq_setsockopt(socket, option, &value, sizeof value);
 }
 
-static int set_options(void *socket, uint64_t instance, size_t index) {
+/* ZeroMQ tries the first address of a name alone.  Debian's /etc/hosts gives ::1 first for
+ * localhost, where a coordinator of the default settings, on 127.0.0.1, does not listen. */
+static int may_be_ipv6(const char *address) {
+    return strncmp(address, "tcp://localhost:", strlen("tcp://localhost:")) != 0;
+}
+
+static int set_options(void *socket, const char *address, uint64_t instance, size_t index) {
     const int options[][2] = {
         {ZMQ_LINGER, 0},
         {ZMQ_IMMEDIATE, 1},
-        {ZMQ_IPV6, 1},
+        {ZMQ_IPV6, may_be_ipv6(address)},
         {ZMQ_SNDHWM, QUEUED_MESSAGES},
         {ZMQ_RCVHWM, QUEUED_MESSAGES},
         {ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS},
@@ -71,7 +77,7 @@ status peer_socket_open(peer_socket *p, void *context, const char *address, uint
     p->outbox = calloc(PEER_MAX_FRAMES, sizeof *p->outbox);
     if (p->outbox == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for an outbox");
     p->socket = zmq_socket(context, ZMQ_DEALER);
-    if (p->socket == NULL || set_options(p->socket, instance, index) != 0 ||
+    if (p->socket == NULL || set_options(p->socket, address, instance, index) != 0 ||
         open_monitor(p, context, index) != 0) {
         rc = error_set(err, STATUS_IO, "socket to %s: %s", address, zmq_strerror(errno));
         goto fail;

@@ -66,7 +66,8 @@ import { ask, body, content, events, http, net, open, raw, Rig, stop, until } fr
         const sizes = [];
         o.socket.on('data', (data) => sizes.push((String(data).match(/"content":"t/g) ?? []).length));
         await until(() => o.text.includes('[DONE]'), 'the end');
-        assert.ok(sizes.filter((n) => n > 0).length >= 15, `events came in ${sizes}`);
+        // Held back they would come in one or two; a busy machine makes us read a few at once.
+        assert.ok(sizes.filter((n) => n > 0).length >= 8, `events came in ${sizes}`);
         o.socket.destroy();
     });
     await test('a preflight needs no key and echoes the headers; errors carry CORS headers, too', async () => {
@@ -152,7 +153,7 @@ import { ask, body, content, events, http, net, open, raw, Rig, stop, until } fr
         await test(`${name}: 400 and the connection ends`, async () => {
             const text = await raw(rig, head);
             assert.match(text, /^HTTP\/1.1 400 /);
-            assert.equal(text.match(/HTTP\/1.1/g).length, 1);
+            assert.equal(text.match(/^HTTP\/1\.1 /gm).length, 1);
         });
     }
     await test('a body of 100 MB is refused with 413 before it is sent', async () => {
