@@ -13,10 +13,17 @@ export function program(name) {
     return `${build}/${name}`;
 }
 
+// However this process ends, nothing that it started outlives it.
+const children = new Set();
+process.on('exit', () => { for (const child of children) child.kill('SIGKILL'); });
+for (const [signal, code] of [['SIGINT', 130], ['SIGTERM', 143]]) process.on(signal, () => process.exit(code));
+
 // Starts a program and waits for the stdout line that `ready` matches.
 export function start(name, args, ready, { limitMs = 120000, env = {} } = {}) {
     return new Promise((resolve, reject) => {
         const child = spawn(program(name), args, { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } });
+        children.add(child);
+        child.on('exit', () => children.delete(child));
         const running = { child, log: '', name, exited: new Promise((done) => child.on('exit', (code, signal) => done({ code, signal }))) };
         const timer = setTimeout(() => { child.kill('SIGKILL'); reject(new Error(`${name}: not ready in ${limitMs} ms\n${running.log}`)); }, limitMs);
         child.stderr.on('data', (data) => { running.log += data; });
