@@ -14,7 +14,7 @@ DEVICE const float2 *act_factors(const void *row, uint32_t n_cols) {
  * magnitude is found on the bits, where a NaN or an infinity is largest. */
 DEVICE void act_store_group(void *row, uint32_t n_cols, uint32_t first, float v) {
     const uint32_t lane = lane_index();
-    const uint32_t most = lanes_max_u32(__float_as_uint(v) & 0x7fffffffu);
+    const uint32_t most = warp_max_u32(__float_as_uint(v) & 0x7fffffffu);
     const float amax = __uint_as_float(most);
     const bool sound = most < 0x7f800000u, alive = sound && amax >= CUDA_ACT_LEAST_AMAX;
     const float scale = alive ? amax / 127.0f : sound ? 0.0f : __uint_as_float(0x7fc00000u);

@@ -86,6 +86,20 @@ __device__ __forceinline__ void mma_k32(int (&c)[4], const uint32_t (&a)[4],
     mma_k16(c, a[2], a[3], b[1]);
 #endif
 }
+
+/* The largest, the smallest of a warp's words. */
+__device__ __forceinline__ uint32_t warp_max_u32(uint32_t v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, v);
+#else
+    for (int m = 16; m > 0; m /= 2)
+        v = max(v, __shfl_xor_sync(0xffffffffu, v, m));
+    return v;
+#endif
+}
+__device__ __forceinline__ uint32_t warp_min_u32(uint32_t v) {
+    return ~warp_max_u32(~v);
+}
 #endif
 
 #define DEVICE      __device__ __forceinline__
@@ -107,13 +121,6 @@ DEVICE float lanes_sum(float v, int width = WARP) {
 DEVICE float lanes_max(float v, int width = WARP) {
     for (int m = width / 2; m > 0; m /= 2)
         v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, m));
-    return v;
-}
-DEVICE uint32_t lanes_max_u32(uint32_t v, int width = WARP) {
-    for (int m = width / 2; m > 0; m /= 2) {
-        const uint32_t other = __shfl_xor_sync(FULL_WARP, v, m);
-        v = other > v ? other : v;
-    }
     return v;
 }
 DEVICE int lanes_sum_int(int v, int width) {
@@ -151,6 +158,10 @@ DEVICE uint32_t order_key(float x) {
     const uint32_t bits = __float_as_uint(x);
     if (x != x) return 0;
     return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+DEVICE float value_of_key(uint32_t key) {
+    return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
 #endif

@@ -15,40 +15,54 @@
 
 /* ---- router ---- */
 
-/* The rounds take the largest key left: (order of the logit, ~index), so equals go to the lower
- * index.  A NaN counts as minus infinity and poisons the weights. */
+enum { ROUTER_HELD = ROUTER_MAX_EXPERTS / WARP };
+
+/* The lane's largest key and the expert it belongs to; equals go to the lower index. */
+DEVICE uint32_t lane_best(const uint32_t (&keys)[ROUTER_HELD], uint32_t n, uint32_t &expert) {
+    uint32_t best = 0;
+    expert = 0xffffffffu;
+#pragma unroll
+    for (uint32_t k = 0; k < ROUTER_HELD; k++) {
+        if (k * WARP >= n) break;
+        if (keys[k] > best) {
+            best = keys[k];
+            expert = k * WARP + lane_index();
+        }
+    }
+    return best;
+}
+
+/* Lane l holds the experts l, l + 32, ...; each round takes the largest key left and clears it.
+ * A NaN counts as minus infinity, whose key is above that of "taken", and poisons the weights. */
 KERNEL(router, router_args, WARP) {
-    __shared__ uint64_t keys[1024];
     __shared__ float chosen[ROUTER_MAX_USED];
     launch_begin();
     const float *logits = a.logits + blockIdx.x * a.logits_stride;
     const uint32_t lane = lane_index();
+    uint32_t keys[ROUTER_HELD];
     float poison = 0;
-    for (uint32_t e = lane; e < a.n_experts; e += WARP) {
-        float l = __ldcg(logits + e);
+#pragma unroll
+    for (uint32_t k = 0; k < ROUTER_HELD; k++) {
+        if (k * WARP >= a.n_experts) break;
+        const uint32_t e = k * WARP + lane;
+        float l = e < a.n_experts ? __ldcg(logits + e) : -INFINITY;
         if (l != l) {
             poison = l;
             l = -INFINITY;
         }
-        keys[e] = (uint64_t)order_key(l) << 32 | (uint32_t)~e;
+        keys[k] = e < a.n_experts ? order_key(l) : 0;
     }
-    for (int m = WARP / 2; m > 0; m /= 2)
-        poison += __shfl_xor_sync(FULL_WARP, poison, m);
+    poison = lanes_sum(poison);
     for (uint32_t j = 0; j < a.n_used; j++) {
-        uint64_t best = 0;
-        for (uint32_t e = lane; e < a.n_experts; e += WARP)
-            best = keys[e] > best ? keys[e] : best;
-        for (int m = WARP / 2; m > 0; m /= 2) {
-            const uint64_t other = __shfl_xor_sync(FULL_WARP, best, m);
-            best = other > best ? other : best;
-        }
-        const uint32_t e = ~(uint32_t)best;
-        if (e % WARP == lane) {
-            keys[e] = 0;
-            a.experts[blockIdx.x * a.n_used + j] = (int32_t)e;
-            const float l = __ldcg(logits + e);
-            chosen[j] = l != l ? -INFINITY : l;
-        }
+        uint32_t mine;
+        const uint32_t best = lane_best(keys, a.n_experts, mine), most = warp_max_u32(best);
+        const uint32_t e = warp_min_u32(best == most ? mine : 0xffffffffu);
+        if (e % WARP != lane) continue;
+#pragma unroll
+        for (uint32_t k = 0; k < ROUTER_HELD; k++)
+            if (k == e / WARP) keys[k] = 0;
+        a.experts[blockIdx.x * a.n_used + j] = (int32_t)e;
+        chosen[j] = value_of_key(most);
     }
     __syncwarp();
     float sum = 0;

@@ -24,6 +24,9 @@
 #include "kernels/moe_combine.h"
 #include "kernels/router.h"
 
+/* Experts that the router can choose from. */
+enum { ROUTER_MAX_EXPERTS = 512 };
+
 enum { EXPERTS_UP_ROWS = 32, EXPERTS_UP_BLOCK = 512, EXPERTS_DOWN_BLOCK = 256 };
 
 static inline cuda_shape router_shape(uint32_t n_rows) {

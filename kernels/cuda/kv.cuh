@@ -61,7 +61,7 @@ DEVICE void kv_store_group(uint32_t type, unsigned char *block, uint32_t dim, ui
         ((unsigned short *)block)[at] = (unsigned short)half_bits(v);
         return;
     }
-    const uint32_t most = lanes_max_u32(__float_as_uint(v) & 0x7fffffffu);
+    const uint32_t most = warp_max_u32(__float_as_uint(v) & 0x7fffffffu);
     const uint32_t bits = half_bits(__uint_as_float(most) / 127.0f);
     const float scale = half_value(bits);
     const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;

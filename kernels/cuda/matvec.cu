@@ -37,6 +37,13 @@ DEVICE uint32_t rows_of_segments(const matvec_args &a) {
     return n;
 }
 
+/* Whether the launch has shared memory for activations; matvec_choose decides alike. */
+DEVICE bool wants_acts(const matvec_args &a) {
+    for (uint32_t s = 0; s < a.n_segments; s++)
+        if (!is_float_type(a.segments[s].type)) return true;
+    return false;
+}
+
 template <int T, bool RARE>
 DEVICE void matvec_row(const matvec_args &a, const shared_acts &x, uint32_t first, uint32_t n,
                        uint32_t row) {
@@ -62,14 +69,15 @@ DEVICE void matvec_row(const matvec_args &a, const shared_acts &x, uint32_t firs
     }
 }
 
-/* Rows of activations beyond n_tokens are not there: their places hold the last row. */
+/* Rows of activations beyond n_tokens are not there: what stands in their places is multiplied
+ * and thrown away. */
 template <int T, bool RARE> DEVICE void matvec_body(const matvec_args &a) {
     DYNAMIC_SHARED(shared);
     launch_begin();
     const uint32_t first = blockIdx.y * T, left = a.n_tokens - first;
     const uint32_t n = left < T ? left : T;
     shared_acts x = {shared, 0, 0};
-    if (a.act != 0)
+    if (wants_acts(a))
         x = acts_copy(shared, (const unsigned char *)a.act + first * a.act_stride, a.act_stride,
                       a.n_cols, n);
     __syncthreads();

@@ -41,26 +41,56 @@ KERNEL(quantize, quantize_args, 256) {
         act_store_group(row, a.n_cols, i - lane_index(), __ldcg(x + i));
 }
 
-KERNEL(rmsnorm, norm_args, 256) {
+/* A thread keeps the first NORM_HELD of its values in registers, and their weights, which are
+ * loaded before the wait for x; longer rows are read a second time. */
+enum { NORM_BLOCK = 256, NORM_HELD = 8 };
+
+DEVICE float norm_input(const norm_args &a, float *x, uint32_t i) {
+    float v = __ldcg(x + i);
+    if (a.delta == 0) return v;
+    v += __ldcg(a.delta + blockIdx.x * a.delta_stride + i);
+    x[i] = v;
+    return v;
+}
+
+/* Lanes of a warp that is not whole come here only where act is NULL. */
+DEVICE void norm_output(const norm_args &a, uint32_t i, float v) {
+    if (a.y != 0) a.y[blockIdx.x * a.y_stride + i] = v;
+    if (a.act != 0)
+        act_store_group((unsigned char *)a.act + blockIdx.x * a.act_stride, a.dim,
+                        i - lane_index(), v);
+}
+
+KERNEL(rmsnorm, norm_args, NORM_BLOCK) {
     __shared__ float parts[WARP];
+    float held[NORM_HELD], weight[NORM_HELD], sum = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < NORM_HELD; k++) {
+        const uint32_t i = threadIdx.x + k * NORM_BLOCK;
+        weight[k] = i < a.dim ? __uint_as_float(load4(a.weight + i)) : 0.0f;
+    }
     launch_begin();
     float *x = a.x + (a.rows != 0 ? __ldcg(a.rows + blockIdx.x) : blockIdx.x) * a.x_stride;
-    float sum = 0;
-    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x) {
-        float v = __ldcg(x + i);
-        if (a.delta != 0) {
-            v += __ldcg(a.delta + blockIdx.x * a.delta_stride + i);
-            x[i] = v;
-        }
+#pragma unroll
+    for (uint32_t k = 0; k < NORM_HELD; k++) {
+        const uint32_t i = threadIdx.x + k * NORM_BLOCK;
+        held[k] = i < a.dim ? norm_input(a, x, i) : 0.0f;
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < NORM_HELD; k++)
+        sum = fmaf(held[k], held[k], sum);
+    for (uint32_t i = threadIdx.x + NORM_HELD * NORM_BLOCK; i < a.dim; i += NORM_BLOCK) {
+        const float v = norm_input(a, x, i);
         sum = fmaf(v, v, sum);
     }
     const float scale = 1.0f / sqrtf(block_sum(sum, parts) / (float)a.dim + a.eps);
-    void *row = (unsigned char *)a.act + blockIdx.x * a.act_stride;
-    for (uint32_t i = threadIdx.x; i < a.dim; i += blockDim.x) {
-        const float v = __ldcg(x + i) * scale * a.weight[i];
-        if (a.y != 0) a.y[blockIdx.x * a.y_stride + i] = v;
-        if (a.act != 0) act_store_group(row, a.dim, i - lane_index(), v);
+#pragma unroll
+    for (uint32_t k = 0; k < NORM_HELD; k++) {
+        const uint32_t i = threadIdx.x + k * NORM_BLOCK;
+        if (i < a.dim) norm_output(a, i, held[k] * scale * weight[k]);
     }
+    for (uint32_t i = threadIdx.x + NORM_HELD * NORM_BLOCK; i < a.dim; i += NORM_BLOCK)
+        norm_output(a, i, __ldcg(x + i) * scale * a.weight[i]);
 }
 
 KERNEL(swiglu, swiglu_q8_args, 256) {
@@ -92,6 +122,7 @@ KERNEL(argmax, argmax_args, 1024) {
     launch_begin();
     const float *x = a.x + blockIdx.x * a.stride;
     uint64_t key = 0;
+#pragma unroll 8
     for (uint32_t i = threadIdx.x; i < a.n; i += blockDim.x)
         key = larger_key(key, argmax_key(__ldcg(x + i), i));
     for (int m = WARP / 2; m > 0; m /= 2)

@@ -38,6 +38,8 @@ static void emu_launch(cuda_kernel kernel, cuda_shape shape, const void *args, s
                 blockIdx = {x, y, z};
                 memset(emu_shared, 0xff, sizeof emu_shared);
                 emu_run_block();
+                for (uint32_t i = shape.shared_bytes; i < EMU_SHARED; i++)
+                    if (emu_shared[i] != 0xff) emu_fail("a write beyond the shared memory");
             }
 }
 
@@ -52,4 +54,4 @@ static void emu_copy(void *to, const void *from, size_t bytes) {
 }
 
 extern "C" const kernel_device kernel_device_emu = {emu_alloc, free,       emu_copy,
-                                                emu_copy,  emu_launch, 4};
+                                                    emu_copy,  emu_launch, 4};

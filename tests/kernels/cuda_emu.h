@@ -177,6 +177,16 @@ template <class T> T __shfl_up_sync(unsigned, T v, uint32_t by) {
     const uint32_t lane = threadIdx.x % 32;
     return emu_shuffle(v, lane >= by ? lane - by : lane);
 }
+static inline uint32_t warp_max_u32(uint32_t v) {
+    const emu_round &all = emu_exchange(v, 0, 0);
+    uint32_t most = 0;
+    for (int i = 0; i < 32; i++)
+        most = all[i][0] > most ? (uint32_t)all[i][0] : most;
+    return most;
+}
+static inline uint32_t warp_min_u32(uint32_t v) {
+    return ~warp_max_u32(~v);
+}
 static inline uint32_t atomicAdd(uint32_t *p, uint32_t v) {
     const uint32_t old = *p;
     *p += v;
