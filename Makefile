@@ -33,7 +33,8 @@ ALL_CFLAGS = $(STD) $(WARN) $(if $(WERROR),-Werror) $(NUMERIC) $(CFLAGS) $(PKG_C
              $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DSILICEO_DEBUG) \
              $(if $(DEBUG),-DSILICEO_DEBUG) -DSILICEO_BUILD='"$(VERSION)"' -MMD -MP
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS += -pthread $(if $(SAN),-fsanitize=$(SAN))
+# lib/ beside a program holds its libraries in a bundle; the old tag so that theirs are found too.
+LDFLAGS += -pthread $(if $(SAN),-fsanitize=$(SAN)) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib'
 LDLIBS  += $(PKG_LIBS) -lm -ldl
 
 # gcc needs ten minutes for one intrinsics file under UBSan, so these go without it (their
@@ -179,6 +180,9 @@ install: all ## copy programs and profiles below $(DESTDIR)$(PREFIX)
 	install -m 755 $(BUILD)/siliceo-coordinator $(BUILD)/siliceo-worker $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 deploy/profiles/*.conf $(DESTDIR)$(PREFIX)/share/siliceo/profiles/
 
+bundle: all ## a folder (and a tar) with the programs and the shared libraries they need
+	@sh deploy/bundle.sh $(BUILD)
+
 test-programs: $(PROGRAMS) $(TESTS) $(TOOLS) $(REPLAYS) ## build everything that the tests run
 
 clean: ## remove this build folder
@@ -186,7 +190,7 @@ clean: ## remove this build folder
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 20
 
-.PHONY: all test test-threads check fuzz install test-programs clean help
+.PHONY: all bundle test test-threads check fuzz install test-programs clean help
 .SECONDARY:
 .DELETE_ON_ERROR:
 -include $(shell [ -d $(BUILD)/obj ] && find $(BUILD)/obj -name '*.d')

@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-/* Made by the build from kernels/cuda; a build without nvcc has neither. */
-extern const unsigned char kernels_fatbin[] __attribute__((weak));
+/* kernels/cuda/fatbin.S; a build without nvcc has 0 bytes of it. */
+extern const unsigned char kernels_fatbin[];
+extern const uint64_t kernels_fatbin_size;
 
 #define KERNEL_NAME(name) #name,
 static const char *const names[CUDA_KERNEL_COUNT] = {CUDA_KERNELS(KERNEL_NAME)};
@@ -14,7 +15,7 @@ enum { SHARED_WITHOUT_ASKING = 48 * 1024, SHARED_MOST = 64 * 1024 };
 
 status cuda_find_kernels(const void **out, error *err) {
     if (out != NULL) *out = kernels_fatbin;
-    if (kernels_fatbin != NULL) return STATUS_OK;
+    if (kernels_fatbin_size > 0) return STATUS_OK;
     return error_set(err, STATUS_UNAVAILABLE,
                      "this build has no CUDA kernels: it was made without nvcc");
 }
