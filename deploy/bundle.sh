@@ -18,7 +18,7 @@ for program in "$out"/siliceo-* "$out/make_model"; do
     ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }'
 done | sort -u | while read -r library; do
     case $library in
-    */libc.so.* | */libm.so.* | */libpthread.so.* | */libdl.so.* | */librt.so.* | */ld-linux*) ;;
+    */libc.so.* | */libm.so.* | */libpthread.so.* | */libdl.so.* | */librt.so.* | */libresolv.so.* | */ld-linux*) ;;
     *) cp -L "$library" "$out/lib/" ;;
     esac
 done
