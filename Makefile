@@ -145,6 +145,14 @@ CUDA_CASES := $(addprefix $(BUILD)/obj/tests/kernels/,cuda_cases.o cuda_emu.o)
 $(BUILD)/tests/kernels/test_cuda_kernels: $(CUDA_CASES)
 $(BUILD)/tests/kernels/test_cuda_kernels: LDLIBS += -lstdc++
 $(BUILD)/tests/benchmark/bench_cuda: $(BUILD)/obj/tests/kernels/cuda_cases.o
+# A driver for machines without a GPU: the kernels' sources behind libcuda's functions.
+CUDA_DOUBLE := $(BUILD)/tests/libcuda_double.so
+$(CUDA_DOUBLE): tests/golden/cuda_double.c tests/kernels/cuda_emu.cc $(CUDA_SRC) $(wildcard tests/kernels/*.h) worker/cuda_driver.h
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  ld    $@")
+	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE -I. -O2 -ffp-contract=off -fPIC -w -c tests/kernels/cuda_emu.cc -o $@.emu.o
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -I. -O1 -fPIC $(WARN) -c tests/golden/cuda_double.c -o $@.driver.o
+	$(Q)$(CXX) -shared -o $@ $@.driver.o $@.emu.o
 # A fuzz target linked with replay.c runs its committed corpus; `make fuzz` links libFuzzer.
 $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(LIBS)
 	@mkdir -p $(@D)
@@ -183,7 +191,7 @@ install: all ## copy programs and profiles below $(DESTDIR)$(PREFIX)
 bundle: all ## a folder (and a tar) with the programs and the shared libraries they need
 	@sh deploy/bundle.sh $(BUILD)
 
-test-programs: $(PROGRAMS) $(TESTS) $(TOOLS) $(REPLAYS) ## build everything that the tests run
+test-programs: $(PROGRAMS) $(CUDA_DOUBLE) $(TESTS) $(TOOLS) $(REPLAYS) ## build everything that the tests run
 
 clean: ## remove this build folder
 	rm -rf $(BUILD)

@@ -73,6 +73,7 @@ typedef struct batch {
     uint32_t n_outputs;
     /* [n_layers][n_rows][n_experts_used] ids that replace the router's; NULL: none do. */
     const int32_t *routed;
+    bool watched; /* someone looks into the step while it runs */
 } batch;
 
 typedef struct projection {

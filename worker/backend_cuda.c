@@ -104,13 +104,16 @@ static status cuda_begin(backend *base, const batch *step, error *err) {
     backend_cuda *b = (backend_cuda *)base;
     b->batch = *step;
     b->failed = STATUS_OK;
+    b->mode = MODE_PLAIN;
     cut_spans(b);
     send_batch(b);
+    cuda_choose_mode(b);
     return step_status(b, err);
 }
 
 static status cuda_end(backend *base, error *err) {
     backend_cuda *b = (backend_cuda *)base;
+    cuda_end_step(b);
     (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
     return step_status(b, err);
 }
@@ -228,6 +231,7 @@ static void cuda_close(backend *base) {
     if (b->context != NULL) {
         if (b->compute != NULL) (void)d->cuStreamSynchronize(b->compute);
         if (b->h2d != NULL) (void)d->cuStreamSynchronize(b->h2d);
+        cuda_release_recordings(b);
         cuda_experts_release(b);
         if (b->pinned_logits != NULL) (void)d->cuMemFreeHost(b->pinned_logits);
         if (b->pinned != NULL) (void)d->cuMemFreeHost(b->pinned);

@@ -56,6 +56,23 @@ typedef struct cuda_experts {
     uint64_t lookups, hits, bytes_moved;
 } cuda_experts;
 
+/* Steps of decoding rows are recorded once and replayed: the launches between two looks of
+ * the host (a segment) are one graph.  A step has one segment, or one more than layers where
+ * the host chooses slots between. */
+typedef enum cuda_mode { MODE_PLAIN, MODE_RECORD, MODE_REPLAY } cuda_mode;
+
+typedef struct cuda_recording {
+    uint32_t n_rows, n_outputs;
+    bool routed;
+    bool seen;  /* it ran once without being recorded: everything is loaded */
+    bool whole; /* it can be replayed */
+    uint32_t n_segments;
+    uint64_t launches;        /* kernels of all segments */
+    cuda_graph_run *segments; /* [n_layers + 1] */
+} cuda_recording;
+
+enum { CUDA_MOST_RECORDINGS = 16 };
+
 typedef struct backend_cuda {
     backend base;
     const model_config *config;
@@ -81,6 +98,12 @@ typedef struct backend_cuda {
     bool has_act[INPUT_COUNT]; /* the input has quantized rows */
     uint32_t n_cols[INPUT_COUNT];
     cuda_experts experts;
+    cuda_mode mode; /* of the running step */
+    bool capturing;
+    bool no_graphs; /* the driver refused once */
+    uint32_t segment;
+    cuda_recording *recording; /* of the running step, in a mode that has one */
+    cuda_recording recordings[CUDA_MOST_RECORDINGS];
     status failed;
     error failure;
     uint64_t launches;
@@ -124,6 +147,16 @@ typedef struct cuda_matrix {
     uint32_t type;
 } cuda_matrix;
 cuda_matrix cuda_matrix_of(const weight_matrix *m);
+
+/* graph */
+/* Choose the mode of a step whose batch is on the device. */
+void cuda_choose_mode(backend_cuda *b);
+/* The host must see what was enqueued: run the segment.  Nothing in plain mode. */
+void cuda_end_segment(backend_cuda *b);
+/* Go on recording after a look. */
+void cuda_begin_segment(backend_cuda *b);
+void cuda_end_step(backend_cuda *b);
+void cuda_release_recordings(backend_cuda *b);
 
 /* upload */
 status cuda_upload_weights(backend_cuda *b, model_weights *w, error *err);

@@ -62,7 +62,7 @@ void cuda_route(backend *base, const layer_weights *l) {
                                   .n_used = c->n_experts_used};
         cuda_launch(b, CUDA_KERNEL_router, router_shape(s->n_rows), &args);
     }
-    if (b->batch.routed == NULL) return;
+    if (b->batch.routed == NULL || b->mode == MODE_REPLAY) return;
     size_t bytes = (size_t)b->batch.view.n_rows * c->n_experts_used * sizeof(int32_t);
     size_t layer = (size_t)(l - b->weights->layers);
     (void)CUDA_DO(b, cuMemcpyDtoDAsync, cuda_work_at(b, w->chosen),
@@ -74,8 +74,12 @@ static bool read_choice(backend_cuda *b, const cuda_span *s) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
     size_t n = (size_t)s->n_rows * c->n_experts_used;
-    (void)CUDA_DO(b, cuMemcpyDtoHAsync, x->chosen, (cuda_pointer)(uintptr_t)chosen_rows(b, s),
-                  n * sizeof *x->chosen, b->compute);
+    if (b->mode != MODE_REPLAY) {
+        (void)CUDA_DO(b, cuMemcpyDtoHAsync, x->chosen,
+                      (cuda_pointer)(uintptr_t)chosen_rows(b, s), n * sizeof *x->chosen,
+                      b->compute);
+    }
+    cuda_end_segment(b);
     if (!CUDA_DO(b, cuStreamSynchronize, b->compute)) return false;
     size_t n_late = (size_t)LATE_ROWS * c->n_experts_used;
     memset(x->first, 0, (c->n_experts + 1) * sizeof *x->first);
@@ -444,6 +448,7 @@ void cuda_expert_layer(backend *base, const layer_weights *l, uint32_t layer_ind
         bool two = s->decodes;
         if (two && b->experts.cache != NULL)
             two = read_choice(b, s) && gather_step(b, l, layer_index);
+        cuda_begin_segment(b);
         if (two)
             run_step(b, s, l, layer_index, quantized || shared_quantized);
         else

@@ -80,13 +80,21 @@ void cuda_final_norm(backend *base, const weight_vector *weight, input_forms for
 
 /* Matrices. */
 
+/* Quantized rows are given only where a matrix reads them: the launch makes room for them. */
+static bool any_quantized(const cuda_product *list, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (!matvec_is_float((uint32_t)list[i].matrix->type)) return true;
+    }
+    return false;
+}
+
 static void multiply_few(backend_cuda *b, const cuda_product *list, size_t n, const float *x,
                          const void *act, size_t n_rows) {
     matvec_args args;
     memset(&args, 0, sizeof args);
     uint32_t n_cols = list[0].matrix->n_cols;
     args.x = x;
-    args.act = act;
+    args.act = any_quantized(list, n) ? act : NULL;
     args.x_stride = n_cols;
     args.act_stride = cuda_act_row_bytes(n_cols);
     args.n_cols = n_cols;
@@ -212,6 +220,7 @@ status cuda_logits(backend *base, const weight_matrix *head, float *out, error *
     bool few = b->params.max_outputs <= FEW_OUTPUTS;
     cuda_multiply(b, few, &product, 1, input_rows(b, INPUT_FINAL, 0),
                   input_acts(b, INPUT_FINAL, 0), b->batch.n_outputs);
+    cuda_end_segment(b);
     size_t bytes = (size_t)b->batch.n_outputs * head->n_rows * sizeof(float);
     void *to = b->pinned_logits != NULL ? b->pinned_logits : out;
     (void)CUDA_DO(b, cuMemcpyDtoHAsync, to, cuda_part_at(b, CUDA_PART_LOGITS), bytes,

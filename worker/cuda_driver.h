@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 typedef int cuda_result;
-typedef int cuda_device;
+typedef int cuda_ordinal;
 typedef uint64_t cuda_pointer;
 typedef struct cuda_context_object *cuda_context;
 typedef struct cuda_module_object *cuda_module;
@@ -72,14 +72,14 @@ enum {
     X(cuGetErrorName, "cuGetErrorName", (cuda_result, const char **))                          \
     X(cuGetErrorString, "cuGetErrorString", (cuda_result, const char **))                      \
     X(cuDeviceGetCount, "cuDeviceGetCount", (int *))                                           \
-    X(cuDeviceGet, "cuDeviceGet", (cuda_device *, int))                                        \
-    X(cuDeviceGetName, "cuDeviceGetName", (char *, int, cuda_device))                          \
-    X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *, int, cuda_device))                 \
-    X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t *, cuda_device))                        \
-    X(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char *, int, cuda_device))                  \
-    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (cuda_context *, cuda_device))     \
-    X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (cuda_device))                \
-    X(cuDevicePrimaryCtxSetFlags, "cuDevicePrimaryCtxSetFlags_v2", (cuda_device, unsigned))    \
+    X(cuDeviceGet, "cuDeviceGet", (cuda_ordinal *, int))                                       \
+    X(cuDeviceGetName, "cuDeviceGetName", (char *, int, cuda_ordinal))                         \
+    X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *, int, cuda_ordinal))                \
+    X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t *, cuda_ordinal))                       \
+    X(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char *, int, cuda_ordinal))                 \
+    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (cuda_context *, cuda_ordinal))    \
+    X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (cuda_ordinal))               \
+    X(cuDevicePrimaryCtxSetFlags, "cuDevicePrimaryCtxSetFlags_v2", (cuda_ordinal, unsigned))   \
     X(cuCtxSetCurrent, "cuCtxSetCurrent", (cuda_context))                                      \
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *, size_t *))                                   \
     X(cuMemAlloc, "cuMemAlloc_v2", (cuda_pointer *, size_t))                                   \
@@ -139,7 +139,7 @@ status cuda_check(const cuda_driver *d, cuda_result result, const char *call, er
 
 /* One GPU and what it is. */
 typedef struct cuda_card {
-    cuda_device device;
+    cuda_ordinal device;
     char name[96];
     char bus_id[32];
     int major, minor; /* compute capability */

@@ -1,8 +1,26 @@
-"""gpu_compare.py A B ROWS: largest difference and mean divergence of two float32 logit files."""
-import sys
-import numpy as np
-a, b = (np.fromfile(p, np.float32).reshape(int(sys.argv[3]), -1).astype(np.float64) for p in sys.argv[1:3])
-lp = lambda x: x - x.max(1, keepdims=True) - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True))
-pa, pb = lp(a), lp(b)
-kl = (np.exp(pa) * (pa - pb)).sum(1)
-print(f'rows {len(a)} max_diff {np.abs(a - b).max():.3g} kl_mean {kl.mean():.3g} kl_max {kl.max():.3g} argmax_equal {(a.argmax(1) == b.argmax(1)).mean():.4f} nan {np.isnan(b).any()}')
+"""gpu_compare.py A B ROWS: largest difference and divergence of two files of float32 logits, as JSON."""
+import array, json, math, sys
+
+
+def rows(path, n):
+    values = array.array('f')
+    with open(path, 'rb') as f:
+        values.frombytes(f.read())
+    width = len(values) // n
+    return [values[i * width:(i + 1) * width] for i in range(n)]
+
+
+def log_softmax(row):
+    most = max(row)
+    total = math.log(sum(math.exp(x - most) for x in row))
+    return [x - most - total for x in row]
+
+
+a, b = (rows(p, int(sys.argv[3])) for p in sys.argv[1:3])
+kl = []
+for x, y in zip(a, b):
+    p, q = log_softmax(x), log_softmax(y)
+    kl.append(sum(math.exp(s) * (s - t) for s, t in zip(p, q)))
+equal = sum(x.index(max(x)) == y.index(max(y)) for x, y in zip(a, b))
+print(json.dumps({'rows': len(a), 'max_diff': max(abs(s - t) for x, y in zip(a, b) for s, t in zip(x, y)),
+                  'kl_mean': sum(kl) / len(kl), 'kl_max': max(kl), 'argmax_equal': equal / len(a)}))

@@ -17,5 +17,7 @@ typedef struct kernel_device {
 } kernel_device;
 
 extern const kernel_device kernel_device_emu;
+/* Bytes of a kernel's argument struct. */
+size_t cuda_emu_args_bytes(cuda_kernel kernel);
 
 #endif

@@ -24,6 +24,13 @@ template <class A> struct argument_of<void (*)(A)> { typedef A type; };
 #define BODY(name) call<argument_of<decltype(&name)>::type, name>,
 static void (*const bodies[])(void) = {CUDA_KERNELS(BODY)};
 
+#define SIZE(name) sizeof(argument_of<decltype(&name)>::type),
+static const size_t sizes[] = {CUDA_KERNELS(SIZE)};
+
+extern "C" size_t cuda_emu_args_bytes(cuda_kernel kernel) {
+    return sizes[kernel];
+}
+
 static void emu_launch(cuda_kernel kernel, cuda_shape shape, const void *args, size_t bytes) {
     (void)bytes;
     if (shape.shared_bytes > EMU_SHARED) emu_fail("more than 64 KB of shared memory");

@@ -245,6 +245,7 @@ status model_step(model *m, const model_segment *segments, size_t n_segments, fl
         return error_set(err, STATUS_BAD_INPUT, "step: %u outputs and no place for logits",
                          b.n_outputs);
     }
+    b.watched = m->pass.tap != NULL;
     if (m->trace != NULL) route_batch(m, &b);
     m->n_tokens_run += b.view.n_rows;
     return forward_run(&m->pass, &b, logits, err);

@@ -1,0 +1,361 @@
+/* cuda_double.c - a CUDA driver without a GPU: libcuda's functions over tests/kernels/cuda_emu.h.
+ *
+ * SILICEO_LIBCUDA=build/tests/libcuda_double.so lets every program of the project believe in
+ * a card: device memory is the host's, a stream does everything at once, and a launch runs
+ * the kernel's source on fibers.  What it shows is that the CUDA backend asks for the right
+ * things in a legal order; it is a thousand times slower than a card.
+ *
+ * Memory comes filled with 0xff, NaN to a float.  Freed too little or twice: the program ends.
+ */
+#include "tests/kernels/cuda_device.h"
+#include "worker/cuda_driver.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { INVALID_VALUE = 1, NOT_FOUND = 500, CARD_BYTES_MIB = 1024 };
+
+static size_t bytes_taken;
+static const size_t card_bytes = (size_t)CARD_BYTES_MIB << 20;
+
+#define NAME(name) #name,
+static const char *const names[CUDA_KERNEL_COUNT] = {CUDA_KERNELS(NAME)};
+
+/* The declarations that -Wmissing-prototypes wants are those of the driver's table. */
+#define DECLARE(name, symbol, parameters) cuda_result double_##name parameters __asm__(symbol);
+CUDA_DRIVER_FUNCTIONS(DECLARE)
+
+cuda_result double_cuInit(unsigned flags) {
+    (void)flags;
+    return CUDA_OK;
+}
+cuda_result double_cuDriverGetVersion(int *version) {
+    *version = 13000;
+    return CUDA_OK;
+}
+cuda_result double_cuGetErrorName(cuda_result result, const char **out) {
+    *out = result == CUDA_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_DOUBLE";
+    return CUDA_OK;
+}
+cuda_result double_cuGetErrorString(cuda_result result, const char **out) {
+    (void)result;
+    *out = "said by the double";
+    return CUDA_OK;
+}
+cuda_result double_cuDeviceGetCount(int *n) {
+    *n = 1;
+    return CUDA_OK;
+}
+cuda_result double_cuDeviceGet(cuda_ordinal *out, int index) {
+    *out = index;
+    return CUDA_OK;
+}
+cuda_result double_cuDeviceGetName(char *out, int cap, cuda_ordinal device) {
+    (void)device;
+    (void)snprintf(out, (size_t)cap, "double");
+    return CUDA_OK;
+}
+cuda_result double_cuDeviceGetAttribute(int *out, int id, cuda_ordinal device) {
+    (void)device;
+    *out = id == CUDA_DEVICE_MAJOR ? 7 : id == CUDA_DEVICE_MINOR ? 5 : 4;
+    return CUDA_OK;
+}
+cuda_result double_cuDeviceTotalMem(size_t *out, cuda_ordinal device) {
+    (void)device;
+    *out = card_bytes;
+    return CUDA_OK;
+}
+cuda_result double_cuDeviceGetPCIBusId(char *out, int cap, cuda_ordinal device) {
+    (void)device;
+    (void)snprintf(out, (size_t)cap, "0000:00:00.0");
+    return CUDA_OK;
+}
+
+/* Context, module: nothing to keep. */
+cuda_result double_cuDevicePrimaryCtxRetain(cuda_context *out, cuda_ordinal device) {
+    static char context;
+    (void)device;
+    *out = (cuda_context)(void *)&context;
+    return CUDA_OK;
+}
+cuda_result double_cuDevicePrimaryCtxRelease(cuda_ordinal device) {
+    (void)device;
+    if (bytes_taken == 0) return CUDA_OK;
+    (void)fprintf(stderr, "cuda_double: %zu bytes were not given back\n", bytes_taken);
+    abort();
+}
+cuda_result double_cuDevicePrimaryCtxSetFlags(cuda_ordinal device, unsigned flags) {
+    (void)device;
+    (void)flags;
+    return CUDA_OK;
+}
+cuda_result double_cuCtxSetCurrent(cuda_context context) {
+    (void)context;
+    return CUDA_OK;
+}
+cuda_result double_cuModuleLoadData(cuda_module *out, const void *image) {
+    static char module;
+    (void)image;
+    *out = (cuda_module)(void *)&module;
+    return CUDA_OK;
+}
+cuda_result double_cuModuleUnload(cuda_module module) {
+    (void)module;
+    return CUDA_OK;
+}
+cuda_result double_cuModuleGetFunction(cuda_function *out, cuda_module module,
+                                       const char *name) {
+    (void)module;
+    for (uintptr_t i = 0; i < CUDA_KERNEL_COUNT; i++) {
+        if (strcmp(names[i], name) != 0) continue;
+        *out = (cuda_function)(i + 1);
+        return CUDA_OK;
+    }
+    return NOT_FOUND;
+}
+cuda_result double_cuFuncSetAttribute(cuda_function f, int id, int value) {
+    (void)f;
+    (void)id;
+    (void)value;
+    return CUDA_OK;
+}
+cuda_result double_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, cuda_function f,
+                                                               int block, size_t shared) {
+    (void)f;
+    (void)block;
+    (void)shared;
+    *out = 1;
+    return CUDA_OK;
+}
+
+/* Graphs: while a stream captures, what would be done is kept in a list instead. */
+typedef struct deed {
+    struct deed *next;
+    bool copies;
+    void *to;
+    const void *from;
+    size_t n;
+    cuda_kernel kernel;
+    cuda_shape shape;
+    unsigned char args[1024];
+} deed;
+
+static bool capturing;
+static deed *first_deed, **last_deed = &first_deed;
+
+static deed *add_deed(void) {
+    deed *d = calloc(1, sizeof *d);
+    if (d == NULL) abort();
+    *last_deed = d;
+    last_deed = &d->next;
+    return d;
+}
+
+static void copy_or_keep(void *to, const void *from, size_t n) {
+    if (!capturing) {
+        memmove(to, from, n);
+        return;
+    }
+    deed *d = add_deed();
+    d->copies = true;
+    d->to = to;
+    d->from = from;
+    d->n = n;
+}
+
+/* Memory: a block knows its size. */
+enum { HEAD_BYTES = 256 };
+
+static void *take(size_t n) {
+    unsigned char *block = aligned_alloc(HEAD_BYTES, HEAD_BYTES + (n + 255) / 256 * 256);
+    if (block == NULL) return NULL;
+    memcpy(block, &n, sizeof n);
+    memset(block + HEAD_BYTES, 0xff, n);
+    bytes_taken += n;
+    return block + HEAD_BYTES;
+}
+static cuda_result give_back(void *at) {
+    if (at == NULL) return INVALID_VALUE;
+    unsigned char *block = (unsigned char *)at - HEAD_BYTES;
+    size_t n = 0;
+    memcpy(&n, block, sizeof n);
+    bytes_taken -= n;
+    free(block);
+    return CUDA_OK;
+}
+static void *host(cuda_pointer at) {
+    return (void *)(uintptr_t)at;
+}
+
+cuda_result double_cuMemGetInfo(size_t *left, size_t *total) {
+    *total = card_bytes;
+    *left = card_bytes > bytes_taken ? card_bytes - bytes_taken : 0;
+    return CUDA_OK;
+}
+cuda_result double_cuMemAlloc(cuda_pointer *out, size_t n) {
+    if (n == 0 || n > card_bytes - bytes_taken) return CUDA_OUT_OF_MEMORY;
+    *out = (cuda_pointer)(uintptr_t)take(n);
+    return *out != 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY;
+}
+cuda_result double_cuMemFree(cuda_pointer at) {
+    return give_back(host(at));
+}
+cuda_result double_cuMemHostAlloc(void **out, size_t n, unsigned flags) {
+    (void)flags;
+    *out = take(n);
+    return *out != NULL ? CUDA_OK : CUDA_OUT_OF_MEMORY;
+}
+cuda_result double_cuMemFreeHost(void *at) {
+    return give_back(at);
+}
+cuda_result double_cuMemcpyHtoD(cuda_pointer to, const void *from, size_t n) {
+    memcpy(host(to), from, n);
+    return CUDA_OK;
+}
+cuda_result double_cuMemcpyDtoH(void *to, cuda_pointer from, size_t n) {
+    memcpy(to, host(from), n);
+    return CUDA_OK;
+}
+cuda_result double_cuMemcpyHtoDAsync(cuda_pointer to, const void *from, size_t n,
+                                     cuda_stream stream) {
+    (void)stream;
+    copy_or_keep(host(to), from, n);
+    return CUDA_OK;
+}
+cuda_result double_cuMemcpyDtoHAsync(void *to, cuda_pointer from, size_t n,
+                                     cuda_stream stream) {
+    (void)stream;
+    copy_or_keep(to, host(from), n);
+    return CUDA_OK;
+}
+cuda_result double_cuMemcpyDtoDAsync(cuda_pointer to, cuda_pointer from, size_t n,
+                                     cuda_stream stream) {
+    (void)stream;
+    copy_or_keep(host(to), host(from), n);
+    return CUDA_OK;
+}
+cuda_result double_cuMemsetD8Async(cuda_pointer to, unsigned char value, size_t n,
+                                   cuda_stream stream) {
+    (void)stream;
+    memset(host(to), value, n);
+    return CUDA_OK;
+}
+
+/* Streams and events: everything is done when a call returns. */
+static char stream_mark, event_mark;
+
+cuda_result double_cuStreamCreate(cuda_stream *out, unsigned flags) {
+    (void)flags;
+    *out = (cuda_stream)(void *)&stream_mark;
+    return CUDA_OK;
+}
+cuda_result double_cuStreamDestroy(cuda_stream stream) {
+    (void)stream;
+    return CUDA_OK;
+}
+cuda_result double_cuStreamSynchronize(cuda_stream stream) {
+    (void)stream;
+    return capturing ? INVALID_VALUE : CUDA_OK;
+}
+cuda_result double_cuStreamWaitEvent(cuda_stream stream, cuda_event event, unsigned flags) {
+    (void)stream;
+    (void)event;
+    (void)flags;
+    return CUDA_OK;
+}
+cuda_result double_cuEventCreate(cuda_event *out, unsigned flags) {
+    (void)flags;
+    *out = (cuda_event)(void *)&event_mark;
+    return CUDA_OK;
+}
+cuda_result double_cuEventDestroy(cuda_event event) {
+    (void)event;
+    return CUDA_OK;
+}
+cuda_result double_cuEventRecord(cuda_event event, cuda_stream stream) {
+    (void)event;
+    (void)stream;
+    return CUDA_OK;
+}
+cuda_result double_cuEventQuery(cuda_event event) {
+    (void)event;
+    return CUDA_OK;
+}
+cuda_result double_cuEventSynchronize(cuda_event event) {
+    (void)event;
+    return CUDA_OK;
+}
+cuda_result double_cuEventElapsedTime(float *ms, cuda_event from, cuda_event to) {
+    (void)from;
+    (void)to;
+    *ms = 0;
+    return CUDA_OK;
+}
+
+cuda_result double_cuLaunchKernelEx(const cuda_launch_config *c, cuda_function f, void **args,
+                                    void **extra) {
+    (void)extra;
+    uintptr_t id = (uintptr_t)f;
+    if (id == 0 || id > CUDA_KERNEL_COUNT || c->grid[0] == 0 || c->grid[1] == 0 ||
+        c->grid[1] > 65535 || c->grid[2] == 0 || c->grid[2] > 65535 || c->block[0] > 1024) {
+        return INVALID_VALUE;
+    }
+    const cuda_shape shape = {c->grid[0], c->grid[1], c->grid[2], c->block[0], c->shared_bytes};
+    if (!capturing) {
+        kernel_device_emu.launch((cuda_kernel)(id - 1), shape, args[0], 0);
+        return CUDA_OK;
+    }
+    deed *d = add_deed();
+    d->kernel = (cuda_kernel)(id - 1);
+    d->shape = shape;
+    memcpy(d->args, args[0], cuda_emu_args_bytes(d->kernel));
+    return CUDA_OK;
+}
+
+cuda_result double_cuStreamBeginCapture(cuda_stream stream, int mode) {
+    (void)stream;
+    (void)mode;
+    if (capturing) return INVALID_VALUE;
+    capturing = true;
+    first_deed = NULL;
+    last_deed = &first_deed;
+    return CUDA_OK;
+}
+cuda_result double_cuStreamEndCapture(cuda_stream stream, cuda_graph *out) {
+    (void)stream;
+    if (!capturing) return INVALID_VALUE;
+    capturing = false;
+    *out = (cuda_graph)(void *)first_deed;
+    return CUDA_OK;
+}
+cuda_result double_cuGraphInstantiate(cuda_graph_run *out, cuda_graph graph,
+                                      unsigned long long flags) {
+    (void)flags;
+    *out = (cuda_graph_run)(void *)graph; /* the run owns the list from here on */
+    return graph != NULL ? CUDA_OK : INVALID_VALUE;
+}
+cuda_result double_cuGraphLaunch(cuda_graph_run graph, cuda_stream stream) {
+    (void)stream;
+    if (capturing) return INVALID_VALUE;
+    for (deed *d = (deed *)(void *)graph; d != NULL; d = d->next) {
+        if (d->copies)
+            memmove(d->to, d->from, d->n);
+        else
+            kernel_device_emu.launch(d->kernel, d->shape, d->args, 0);
+    }
+    return CUDA_OK;
+}
+cuda_result double_cuGraphExecDestroy(cuda_graph_run graph) {
+    for (deed *d = (deed *)(void *)graph; d != NULL;) {
+        deed *next = d->next;
+        free(d);
+        d = next;
+    }
+    return CUDA_OK;
+}
+cuda_result double_cuGraphDestroy(cuda_graph graph) {
+    (void)graph;
+    return CUDA_OK;
+}

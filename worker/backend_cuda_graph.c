@@ -1,0 +1,122 @@
+/* backend_cuda_graph.c - decoding steps as graphs: a launch a segment instead of hundreds.
+ *
+ * Everything that changes from step to step (tokens, positions, pages, slots) is device
+ * memory that the kernels read when they run, so a recorded graph stays valid.  A step is
+ * recorded the second time that its shape is seen; kernels are loaded by then.  Where the
+ * driver refuses, steps go on as plain launches.
+ */
+#include "worker/backend_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static cuda_recording *find_recording(backend_cuda *b) {
+    const batch *step = &b->batch;
+    bool routed = step->routed != NULL;
+    for (size_t i = 0; i < CUDA_MOST_RECORDINGS; i++) {
+        cuda_recording *r = &b->recordings[i];
+        if (!r->seen) {
+            r->n_rows = step->view.n_rows;
+            r->n_outputs = step->n_outputs;
+            r->routed = routed;
+            return r;
+        }
+        if (r->n_rows == step->view.n_rows && r->n_outputs == step->n_outputs &&
+            r->routed == routed) {
+            return r;
+        }
+    }
+    return NULL;
+}
+
+/* All rows decode, the host never has to fall back to waves, and nobody looks inside. */
+static bool can_record(const backend_cuda *b) {
+    bool always_fits =
+        b->experts.cache == NULL ||
+        b->batch.view.n_rows * b->config->n_experts_used <= (uint32_t)CUDA_STAGING_SLOTS;
+    return !b->no_graphs && !b->batch.watched && b->batch.n_outputs > 0 && b->n_spans == 1 &&
+           b->spans[0].decodes && always_fits;
+}
+
+void cuda_begin_segment(backend_cuda *b) {
+    if (b->mode != MODE_RECORD || b->failed != STATUS_OK || b->capturing) return;
+    if (b->driver->cuStreamBeginCapture(b->compute, CUDA_CAPTURE_THREAD_LOCAL) == CUDA_OK) {
+        b->capturing = true;
+        return;
+    }
+    b->no_graphs = true;
+    b->mode = MODE_PLAIN;
+}
+
+void cuda_choose_mode(backend_cuda *b) {
+    b->segment = 0;
+    if (b->failed != STATUS_OK || !can_record(b)) return;
+    cuda_recording *r = find_recording(b);
+    if (r == NULL) return;
+    if (!r->seen) {
+        r->seen = true;
+        return;
+    }
+    if (r->segments == NULL)
+        r->segments = calloc(b->config->n_layers + 1, sizeof(cuda_graph_run));
+    if (r->segments == NULL) return;
+    b->recording = r;
+    b->mode = r->whole ? MODE_REPLAY : MODE_RECORD;
+    if (r->whole) b->launches += r->launches;
+    r->launches = r->whole ? r->launches : b->launches;
+    cuda_begin_segment(b);
+}
+
+/* The captured launches become a graph that can run. */
+static void keep_segment(backend_cuda *b) {
+    const cuda_driver *d = b->driver;
+    cuda_graph graph = NULL;
+    b->capturing = false;
+    (void)CUDA_DO(b, cuStreamEndCapture, b->compute, &graph);
+    CHECK_HOT(b->segment <= b->config->n_layers);
+    (void)CUDA_DO(b, cuGraphInstantiate, &b->recording->segments[b->segment], graph, 0);
+    if (graph != NULL) (void)d->cuGraphDestroy(graph);
+}
+
+void cuda_end_segment(backend_cuda *b) {
+    if (b->mode == MODE_PLAIN || b->failed != STATUS_OK) return;
+    if (b->mode == MODE_RECORD) keep_segment(b);
+    (void)CUDA_DO(b, cuGraphLaunch, b->recording->segments[b->segment], b->compute);
+    b->segment++;
+}
+
+static void drop_segments(const backend_cuda *b, cuda_recording *r) {
+    for (uint32_t i = 0; r->segments != NULL && i <= b->config->n_layers; i++) {
+        if (r->segments[i] != NULL) (void)b->driver->cuGraphExecDestroy(r->segments[i]);
+        r->segments[i] = NULL;
+    }
+}
+
+/* A step that failed while it was recorded leaves nothing of the recording. */
+void cuda_end_step(backend_cuda *b) {
+    if (b->capturing) {
+        cuda_graph graph = NULL;
+        (void)b->driver->cuStreamEndCapture(b->compute, &graph);
+        if (graph != NULL) (void)b->driver->cuGraphDestroy(graph);
+        b->capturing = false;
+    }
+    if (b->mode == MODE_RECORD) {
+        cuda_recording *r = b->recording;
+        r->n_segments = b->segment;
+        r->launches = b->launches - r->launches;
+        r->whole = b->failed == STATUS_OK;
+        if (!r->whole) {
+            drop_segments(b, r);
+            b->no_graphs = true;
+        }
+    }
+    b->mode = MODE_PLAIN;
+}
+
+void cuda_release_recordings(backend_cuda *b) {
+    for (size_t i = 0; i < CUDA_MOST_RECORDINGS; i++) {
+        drop_segments(b, &b->recordings[i]);
+        free(b->recordings[i].segments);
+        b->recordings[i].segments = NULL;
+    }
+}
