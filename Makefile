@@ -65,10 +65,13 @@ TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TOOL_SRC))
 # one fatbin inside the worker.  CUDA_ARCH=90 builds for one architecture alone (quick turns).
 NVCC        ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA_ARCH   ?= 75 86 89 90
+# The kernels are the same for every build folder of a clone, so build/, build-* and the check
+# builds below them share one compilation.
+CUDA_OUT    ?= $(if $(filter build build/% build-%,$(BUILD)),build/cuda,$(BUILD)/cuda)
 CUDA_PTX    := $(firstword $(CUDA_ARCH))
 CUDA_SRC    := $(sort $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh kernels/cuda/*.h kernels/*.h common/quant_type.h))
 NVCC_FLAGS  := -std=c++17 -I. -fmad=false -Xptxas -v
-CUDA_IMAGES := $(CUDA_ARCH:%=$(BUILD)/cuda/sm_%.cubin) $(BUILD)/cuda/compute_$(CUDA_PTX).ptx
+CUDA_IMAGES := $(CUDA_ARCH:%=$(CUDA_OUT)/sm_%.cubin) $(CUDA_OUT)/compute_$(CUDA_PTX).ptx
 FATBIN_OBJ  := $(BUILD)/obj/kernels/cuda/fatbin.o
 
 all: $(PROGRAMS) ## build siliceo-coordinator, siliceo-worker and make_model (the default)
@@ -94,20 +97,20 @@ $(BUILD)/obj/%.o: %.c
 	$(if $(Q),@echo "  cc    $<")
 	$(Q)$(CC) $(ALL_CFLAGS) -c $< -o $@
 
-$(BUILD)/cuda/sm_%.cubin: $(CUDA_SRC)
+$(CUDA_OUT)/sm_%.cubin: $(CUDA_SRC)
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  nvcc  kernels/cuda for sm_$*")
 	$(Q)$(NVCC) $(NVCC_FLAGS) -arch=sm_$* -cubin kernels/cuda/all.cu -o $@ 2>$(@:.cubin=.txt) || { cat $(@:.cubin=.txt) >&2; false; }
-$(BUILD)/cuda/compute_%.ptx: $(CUDA_SRC)
+$(CUDA_OUT)/compute_%.ptx: $(CUDA_SRC)
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  nvcc  kernels/cuda for compute_$*")
 	$(Q)$(NVCC) $(filter-out -Xptxas -v,$(NVCC_FLAGS)) -arch=compute_$* -ptx kernels/cuda/all.cu -o $@
-$(BUILD)/cuda/kernels.fatbin: $(CUDA_IMAGES)
+$(CUDA_OUT)/kernels.fatbin: $(CUDA_IMAGES)
 	$(if $(Q),@echo "  fatbin $@")
-	$(Q)$(dir $(NVCC))fatbinary --64 --create=$@ $(foreach a,$(CUDA_ARCH),--image3=kind=elf,sm=$(a),file=$(BUILD)/cuda/sm_$(a).cubin) --image3=kind=ptx,sm=$(CUDA_PTX),file=$(BUILD)/cuda/compute_$(CUDA_PTX).ptx
+	$(Q)$(dir $(NVCC))fatbinary --64 --create=$@ $(foreach a,$(CUDA_ARCH),--image3=kind=elf,sm=$(a),file=$(CUDA_OUT)/sm_$(a).cubin) --image3=kind=ptx,sm=$(CUDA_PTX),file=$(CUDA_OUT)/compute_$(CUDA_PTX).ptx
 ifneq ($(NVCC),)
-$(FATBIN_OBJ): $(BUILD)/cuda/kernels.fatbin
-$(FATBIN_OBJ): FATBIN_FLAGS = -DFATBIN_FILE='"$(BUILD)/cuda/kernels.fatbin"'
+$(FATBIN_OBJ): $(CUDA_OUT)/kernels.fatbin
+$(FATBIN_OBJ): FATBIN_FLAGS = -DFATBIN_FILE='"$(CUDA_OUT)/kernels.fatbin"'
 endif
 $(FATBIN_OBJ): kernels/cuda/fatbin.S
 	@mkdir -p $(@D)

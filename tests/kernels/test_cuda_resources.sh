@@ -9,13 +9,17 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 build=${SILICEO_BUILD:-build}
-report=$build/cuda/sm_75.txt
+case $build in # as CUDA_OUT in the Makefile
+    build | build/* | build-*) out=build/cuda ;;
+    *) out=$build/cuda ;;
+esac
+report=$out/sm_75.txt
 if ! command -v nvcc >/dev/null 2>&1 && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     echo "no nvcc: this build has no CUDA kernels, nothing to check"
     echo "1 passed, 0 failed"
     exit 0
 fi
-[ -s "$report" ] || make BUILD="$build" "$build/cuda/sm_75.cubin" || exit 1
+[ -s "$report" ] || make BUILD="$build" "$out/sm_75.cubin" || exit 1
 
 awk '
     /Function properties for/ { name = $NF }
