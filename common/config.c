@@ -232,7 +232,10 @@ status config_read_file(config *c, const char *path, error *err) {
     reading.file = fopen(path, "re");
     if (reading.file == NULL) return error_set_errno(err, STATUS_IO, errno, "config %s", path);
     int line = ini_parse_stream(read_line, &reading, store_line, &reading);
+    bool broken = ferror(reading.file) != 0; /* as a folder is */
+    int why = errno;
     (void)fclose(reading.file);
+    if (broken) return error_set_errno(err, STATUS_IO, why, "config %s", path);
     if (reading.rc != STATUS_OK) return reading.rc;
     if (line != 0) {
         return error_set(err, STATUS_BAD_INPUT, "%s:%d: not of the form key = value", path,
@@ -274,8 +277,7 @@ static status read_flag(config *c, int argc, char *const argv[], int *at, error 
         find_flag(c, word + 3, length - 3, &index) && c->keys[index].kind == CONFIG_BOOL) {
         return store(c, index, "false", SOURCE_FLAG, where, err);
     }
-    return error_set(err, STATUS_BAD_INPUT, "%s: unknown flag %s; --help lists them",
-                     c->program, where);
+    return error_set(err, STATUS_BAD_INPUT, "unknown flag %s; --help lists them", where);
 }
 
 status config_read_flags(config *c, int argc, char *const argv[], const char **words,

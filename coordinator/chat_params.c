@@ -1,6 +1,7 @@
 #include "coordinator/chat_params.h"
 
 #include "common/json.h"
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@ typedef enum field_kind {
     FIELD_OBJECT,
     FIELD_ARRAY,
     FIELD_STOP,
+    FIELD_SEED,
     FIELD_ANY
 } field_kind;
 
@@ -24,8 +26,6 @@ typedef struct field {
     field_kind kind;
     bool forwarded; /* the worker gets it */
 } field;
-
-#define TWO_53 9007199254740992.0
 
 static const field fields[] = {
     {"model", NULL, 0, 0, FIELD_STRING, true},
@@ -42,14 +42,14 @@ static const field fields[] = {
     {"presence_penalty", NULL, -2, 2, FIELD_NUMBER, true},
     {"frequency_penalty", NULL, -2, 2, FIELD_NUMBER, true},
     {"repetition_penalty", NULL, 0.01, 10, FIELD_NUMBER, true},
-    {"seed", NULL, -TWO_53, TWO_53, FIELD_INTEGER, true},
+    {"seed", NULL, 0, 0, FIELD_SEED, true},
     {"stop", NULL, 0, 0, FIELD_STOP, true},
     {"n", NULL, 1, WIRE_MAX_CHOICES, FIELD_INTEGER, true},
     {"logprobs", NULL, 0, 0, FIELD_BOOL, true},
     {"top_logprobs", NULL, 0, 20, FIELD_INTEGER, true},
     {"logit_bias", NULL, 0, 0, FIELD_OBJECT, true},
-    {"reasoning_effort", "|none|minimal|low|medium|high|xhigh|", 0, 0, FIELD_STRING, true},
-    {"enable_thinking", NULL, 0, 0, FIELD_BOOL, true},
+    {"reasoning_effort", "|none|minimal|low|medium|high|xhigh|", 0, 0, FIELD_STRING, false},
+    {"enable_thinking", NULL, 0, 0, FIELD_BOOL, false},
     {"stream", NULL, 0, 0, FIELD_BOOL, false},
     {"stream_options", NULL, 0, 0, FIELD_OBJECT, false},
     {"response_format", NULL, 0, 0, FIELD_OBJECT, false},
@@ -99,8 +99,27 @@ static status check_choice(const field *f, const cJSON *value, char param[CHAT_P
     if (strstr(f->choices, bounded) != NULL && strchr(value->valuestring, '|') == NULL)
         return STATUS_OK;
     char expected[120];
-    (void)snprintf(expected, sizeof expected, "one of %.100s", f->choices);
+    (void)snprintf(expected, sizeof expected, "one of %.100s", f->choices + 1);
+    expected[strlen(expected) - 1] = '\0';
+    for (char *bar = expected; (bar = strchr(bar, '|')) != NULL;)
+        *bar = ' ';
     return wrong(param, f->name, value, expected, err);
+}
+
+/* Any 64-bit integer; its text is what the worker gets, so no double rounds it. */
+static status check_seed(const field *f, const cJSON *value, char param[CHAT_PARAM_SIZE],
+                         error *err) {
+    bool ok = cJSON_IsNumber(value);
+    if (ok && strpbrk(value->valuestring, ".eE") == NULL) {
+        errno = 0;
+        (void)strtoll(value->valuestring, NULL, 10);
+        ok = errno == 0;
+    } else if (ok) {
+        double v = value->valuedouble;
+        ok = fabs(v) <= 9007199254740992.0 && !(v < floor(v) || v > floor(v));
+    }
+    return ok ? STATUS_OK
+              : wrong(param, f->name, value, "a whole number of at most 64 bits", err);
 }
 
 static status check_stop(const field *f, const cJSON *value, char param[CHAT_PARAM_SIZE],
@@ -132,6 +151,8 @@ static status check_field(const field *f, const cJSON *value, char param[CHAT_PA
         return check_number(f, value, param, err);
     case FIELD_STOP:
         return check_stop(f, value, param, err);
+    case FIELD_SEED:
+        return check_seed(f, value, param, err);
     case FIELD_BOOL:
         ok = cJSON_IsBool(value), expected = "true or false";
         break;
@@ -182,7 +203,7 @@ static status check_options(chat_params *p, const cJSON *root, char param[CHAT_P
                      "{\"type\":\"text\"}, the only format there is", err);
     }
     const cJSON *thinking = get(get(root, "chat_template_kwargs"), "enable_thinking");
-    if (thinking != NULL && !cJSON_IsBool(thinking)) {
+    if (thinking != NULL && !cJSON_IsNull(thinking) && !cJSON_IsBool(thinking)) {
         return wrong(param, "chat_template_kwargs.enable_thinking", thinking, "true or false",
                      err);
     }
@@ -205,6 +226,23 @@ static status apply_tool_choice(cJSON *root, char param[CHAT_PARAM_SIZE], error 
     if (cJSON_IsString(choice) && strcmp(choice->valuestring, "auto") == 0) return STATUS_OK;
     return wrong(param, "tool_choice", choice,
                  "\"none\" or \"auto\", the only choices there are", err);
+}
+
+/* Three ways to say it; the template knows the first.  A null is as good as nothing. */
+static status apply_thinking(cJSON *root, error *err) {
+    cJSON *kwargs = cJSON_GetObjectItemCaseSensitive(root, "chat_template_kwargs");
+    const cJSON *own = get(kwargs, "enable_thinking");
+    if (cJSON_IsBool(own)) return STATUS_OK;
+    const cJSON *top = get(root, "enable_thinking"), *effort = get(root, "reasoning_effort");
+    if (top == NULL && (effort == NULL || strcmp(effort->valuestring, "none") != 0))
+        return STATUS_OK;
+    if (own != NULL) cJSON_DeleteItemFromObjectCaseSensitive(kwargs, "enable_thinking");
+    if (kwargs == NULL) kwargs = cJSON_AddObjectToObject(root, "chat_template_kwargs");
+    if (kwargs == NULL ||
+        cJSON_AddBoolToObject(kwargs, "enable_thinking", cJSON_IsTrue(top)) == NULL) {
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the request");
+    }
+    return STATUS_OK;
 }
 
 /* Bytes of all strings below value: what the prompt is roughly made of. */
@@ -302,6 +340,7 @@ status chat_params_read(chat_params *out, const char *body, size_t length,
     tidy(root);
     if ((rc = check_all(out, root, param, err)) != STATUS_OK) goto done;
     if ((rc = apply_tool_choice(root, param, err)) != STATUS_OK) goto done;
+    if ((rc = apply_thinking(root, err)) != STATUS_OK) goto done;
     take_values(out, root);
     keep_forwarded(root);
     if ((rc = chat_normalise(root, param, err)) != STATUS_OK) goto done;

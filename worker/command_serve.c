@@ -138,11 +138,13 @@ static status choose_node_name(server *s, error *err) {
         return error_set(err, STATUS_BAD_INPUT, "name = '%.40s...' has %zu bytes, at most %d",
                          name, n, WIRE_MAX_NAME);
     }
-    for (size_t i = 0; i < n; i++) {
-        if ((unsigned char)name[i] <= ' ' || name[i] == '/' || name[i] == 0x7f) {
-            return error_set(err, STATUS_BAD_INPUT,
-                             "name = '%s' has a space, control character or slash", name);
-        }
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    if (strspn(name, allowed) != n) { /* coordinators admit no other */
+        return error_set(err, STATUS_BAD_INPUT,
+                         "name = '%s' has other characters than letters, digits, '-', '_' "
+                         "and '.'",
+                         name);
     }
     s->link_params.node = name;
     return STATUS_OK;

@@ -25,6 +25,22 @@ await test('a worker told its coordinator twice, in one spelling or two, serves 
     await stop(coordinator);
 });
 
+await test('a worker whose name no coordinator admits does not start', async () => {
+    await assert.rejects(startWorker('tcp://127.0.0.1:1', 'caf\u00e9'), /name = 'caf\u00e9' has other characters than letters/);
+});
+await test('100 restarts under one name in a row: each is served, one node is listed', async () => {
+    const rig = await Rig.open();
+    for (let i = 0; i < 100; i++) {
+        const fake = await start('tests/fleet/fake_worker', ['--coordinator', rig.coordinator.mesh, '--name', 'amber', '--decode', '2000'], /"event":"welcome"/);
+        await until(async () => (await rig.node('amber')).state === 'ready', 'ready');
+        assert.equal((await ask(rig.url, body({ max_tokens: 2 }))).status, 200);
+        await stop(fake, 'SIGKILL');
+    }
+    assert.equal((await rig.nodes()).length, 1);
+    await rig.idle();
+    await rig.close();
+});
+
 // ---------------------------------------------------------------- bodies
 await test('no body that is allowed holds up another stream for long, and one that is not is refused', async () => {
     const rig = await Rig.open([], [['amber', '--decode', '200', '--prefill', '1e12', '--context', '100000000']]);

@@ -35,6 +35,8 @@ static void each_wrong_field_is_named_with_its_value(void **state) {
         {"{" M ",\"temperature\":true}", "temperature", "true"},
         {"{" M ",\"top_k\":-2}", "top_k", "-2"},
         {"{" M ",\"seed\":1e17}", "seed", "1e17"},
+        {"{" M ",\"seed\":9223372036854775808}", "seed", "9223372036854775808"},
+        {"{" M ",\"seed\":\"1\"}", "seed", "at most 64 bits"},
         {"{" M ",\"n\":129}", "n", "129"},
         {"{" M ",\"stop\":[1]}", "stop", "[1]"},
         {"{" M ",\"stop\":\"\"}", "stop", "\"\""},
@@ -44,6 +46,8 @@ static void each_wrong_field_is_named_with_its_value(void **state) {
         {"{" M ",\"logit_bias\":{\"x\":1}}", "logit_bias", "logit_bias.x"},
         {"{" M ",\"logit_bias\":{\"3\":101}}", "logit_bias.3", "101"},
         {"{" M ",\"reasoning_effort\":\"huge\"}", "reasoning_effort", "huge"},
+        {"{" M ",\"reasoning_effort\":\"max\"}", "reasoning_effort",
+         "one of none minimal low medium high xhigh"},
         {"{" M ",\"reasoning_effort\":\"low|high\"}", "reasoning_effort", "low|high"},
         {"{" M ",\"stream_options\":[]}", "stream_options", "[]"},
         {"{" M ",\"tool_choice\":\"required\"}", "tool_choice", "required"},
@@ -119,12 +123,44 @@ static void tool_choice_none_hides_the_tools(void **state) {
     }
 }
 
+static void assert_forwards(const char *more, const char *forwarded) {
+    chat_params p;
+    char param[CHAT_PARAM_SIZE], text[400];
+    error err = {0};
+    (void)snprintf(text, sizeof text, "{" M ",%s}", more);
+    if (read_text(&p, text, param, &err) != STATUS_OK) fail_msg("%s", err.text);
+    if (strstr(p.body, forwarded) == NULL) fail_msg("%s: %s", more, p.body);
+    chat_params_release(&p);
+}
+
+static void thinking_is_switched_in_three_ways(void **state) {
+    (void)state;
+    static const char off[] = "\"chat_template_kwargs\":{\"enable_thinking\":false}";
+    static const char on[] = "\"chat_template_kwargs\":{\"enable_thinking\":true}";
+    assert_forwards("\"reasoning_effort\":\"none\"", off);
+    assert_forwards("\"enable_thinking\":false", off);
+    assert_forwards("\"enable_thinking\":true,\"reasoning_effort\":\"none\"", on);
+    assert_forwards(
+        "\"enable_thinking\":true,\"chat_template_kwargs\":{\"enable_thinking\":false}", off);
+    assert_forwards(
+        "\"enable_thinking\":true,\"chat_template_kwargs\":{\"enable_thinking\":null}", on);
+    assert_forwards("\"reasoning_effort\":\"high\"", "\"content\":\"hello\"}]}");
+}
+
+static void a_seed_of_64_bits_keeps_its_digits(void **state) {
+    (void)state;
+    assert_forwards("\"seed\":9223372036854775807", "\"seed\":9223372036854775807");
+    assert_forwards("\"seed\":-9223372036854775808", "\"seed\":-9223372036854775808");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_wrong_field_is_named_with_its_value),
         cmocka_unit_test(known_fields_reach_the_worker_and_others_do_not),
         cmocka_unit_test(a_repeated_field_counts_once_and_is_checked),
         cmocka_unit_test(tool_choice_none_hides_the_tools),
+        cmocka_unit_test(thinking_is_switched_in_three_ways),
+        cmocka_unit_test(a_seed_of_64_bits_keeps_its_digits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

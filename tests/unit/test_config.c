@@ -150,6 +150,9 @@ static void a_missing_file_is_named(void **state) {
     const char *words[] = {"--config=/nonexistent/x.conf"};
     assert_int_equal(read_words(f, 1, words), STATUS_IO);
     assert_non_null(strstr(f->err.text, "/nonexistent/x.conf"));
+    const char *folder[] = {"--config=/tmp"}; /* opens, and cannot be read */
+    assert_int_equal(read_words(f, 1, folder), STATUS_IO);
+    assert_non_null(strstr(f->err.text, "config /tmp: Is a directory"));
     end(f);
 }
 
