@@ -19,7 +19,7 @@ process.on('exit', () => { for (const child of children) child.kill('SIGKILL'); 
 for (const [signal, code] of [['SIGINT', 130], ['SIGTERM', 143]]) process.on(signal, () => process.exit(code));
 
 // Starts a program and waits for the stdout line that `ready` matches.
-export function start(name, args, ready, { limitMs = 120000, env = {} } = {}) {
+export function start(name, args, ready, { limitMs = 120000, env = {}, onLine = () => {} } = {}) {
     return new Promise((resolve, reject) => {
         const child = spawn(program(name), args, { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } });
         children.add(child);
@@ -29,6 +29,7 @@ export function start(name, args, ready, { limitMs = 120000, env = {} } = {}) {
         child.stderr.on('data', (data) => { running.log += data; });
         running.exited.then(({ code, signal }) => { clearTimeout(timer); reject(new Error(`${name} ended (${code ?? signal}) before it was ready\n${running.log}`)); });
         createInterface({ input: child.stdout }).on('line', (line) => {
+            onLine(line);
             const match = ready.exec(line);
             if (match) { clearTimeout(timer); running.ready = match; resolve(running); }
         });

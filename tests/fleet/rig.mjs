@@ -27,15 +27,11 @@ export class Rig {
     // A fake worker; resolves when the coordinator has it in state `state`.
     async add(name, ...args) {
         const state = args.includes('load') ? 'loading' : 'ready';
-        const fake = await start('tests/fleet/fake_worker', ['--coordinator', this.coordinator.mesh, '--name', name, ...args], /"event":"welcome"/);
+        const events = []; // from the first line on: what comes in one piece with the welcome counts
+        const fake = await start('tests/fleet/fake_worker', ['--coordinator', this.coordinator.mesh, '--name', name, ...args], /"event":"welcome"/,
+            { onLine: (line) => events.push(JSON.parse(line)) });
         children.add(fake.child);
-        fake.events = [];
-        fake.child.stdout.on('data', (data) => {
-            fake.pending = (fake.pending ?? '') + data;
-            const lines = fake.pending.split('\n');
-            fake.pending = lines.pop();
-            for (const line of lines) fake.events.push(JSON.parse(line));
-        });
+        fake.events = events;
         fake.nodeName = name;
         this.fakes.push(fake);
         await until(async () => (await this.nodes()).some((n) => (n.name === name || n.name.startsWith(name + '-')) && n.state === state), `${name} ${state}`);

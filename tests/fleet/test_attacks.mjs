@@ -57,7 +57,7 @@ await test('no body that is allowed holds up another stream for long, and one th
         const r = await ask(rig.url, text);
         assert.equal(r.status, status, `${what}: ${r.text.slice(0, 200)}`);
         if (status !== 200) assert.match(r.json.error.message, new RegExp(what));
-        assert.ok(gap < 100 + 150, `${what}: ${gap} ms`); // what a busy test machine may add
+        assert.ok(gap < 100 + 500, `${what}: ${gap} ms`); // what a busy test machine may add
     }
     o.socket.destroy();
     await rig.idle();
