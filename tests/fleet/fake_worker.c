@@ -9,7 +9,7 @@
  * drop (goes silent at token N), die (exits at token N), error (500), refuse (503,
  * retryable), bad (400), gap (skips a number at token N), garbage (sends nonsense
  * first), mute (no beats after the first), load (never gets ready), deaf (ignores CANCEL),
- * twin (all nodes are links of one process under one name).
+ * twin (all nodes are links of one process under one name), future (speaks wire version 2).
  * Events go to stdout as JSON lines with the wall clock in milliseconds.
  */
 #include "common/clock.h"
@@ -77,6 +77,8 @@ static void send_message(fake *f, const wire_message *m) {
         (void)fprintf(stderr, "fake_worker: %s\n", err.text);
         exit(1);
     }
+    /* The version stands behind the array's head of one byte or three. */
+    if (fault("future")) frame.bytes[(unsigned char)frame.bytes[0] == 0xdc ? 3 : 1] = 2;
     (void)zmq_send(f->socket, frame.bytes, frame.length, ZMQ_DONTWAIT);
 }
 

@@ -28,6 +28,14 @@ await test('a worker told its coordinator twice, in one spelling or two, serves 
 await test('a worker whose name no coordinator admits does not start', async () => {
     await assert.rejects(startWorker('tcp://127.0.0.1:1', 'caf\u00e9'), /name = 'caf\u00e9' has other characters than letters/);
 });
+await test('a worker of another wire version is told both versions and is no node', async () => {
+    const rig = await Rig.open();
+    const fake = await start('tests/fleet/fake_worker', ['--coordinator', rig.coordinator.mesh, '--name', 'amber', '--fault', 'future'], /"event":"refused"/);
+    await until(() => /mesh-garbage.*wire version 2, this build speaks version 1/.test(rig.log), 'the log says so');
+    assert.equal((await rig.nodes()).length, 0);
+    await stop(fake, 'SIGKILL');
+    await rig.close();
+});
 await test('100 restarts under one name in a row: each is served, one node is listed', async () => {
     const rig = await Rig.open();
     for (let i = 0; i < 100; i++) {
@@ -61,6 +69,18 @@ await test('no body that is allowed holds up another stream for long, and one th
     }
     o.socket.destroy();
     await rig.idle();
+    await rig.close();
+});
+
+await test('a stream whose headers went out before it was placed names its node in the last chunk', async () => {
+    const rig = await Rig.open(['--http-hold-headers-s', '0', '--http-keepalive-s', '0.05'], [['amber', '--slots', '1', '--decode', '50', '--prefill', '1e12']]);
+    const first = ask(rig.url, body({ max_tokens: 20 }));
+    await until(async () => (await rig.node('amber')).running === 1, 'the place is taken');
+    const r = await ask(rig.url, body({ stream: true, max_tokens: 2 }));
+    assert.equal(r.node, null);
+    assert.ok(r.text.startsWith(': '), r.text.slice(0, 40));
+    assert.equal(events(r.text).at(-2).siliceo.node, 'amber');
+    assert.equal((await first).status, 200);
     await rig.close();
 });
 
