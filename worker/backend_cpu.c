@@ -11,6 +11,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* Linux 5.14; older headers lack it */
+#endif
+
 /* Memory. */
 
 void *cpu_alloc(size_t bytes) {
@@ -347,26 +351,38 @@ static status init_work(backend_cpu *b, error *err) {
     return STATUS_OK;
 }
 
-/* Ask for the pages of a matrix that every token reads; only advice, so a failure
- * does not matter. */
-static void want_soon(const weight_matrix *m) {
+/* The pages of a matrix that every token reads; only advice, so a failure does not
+ * matter.  Returns their bytes. */
+static size_t advise_matrix(const weight_matrix *m, int advice) {
+    if (m->data == NULL) return 0;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t first = (uintptr_t)m->data / page * page;
     uintptr_t end = (uintptr_t)m->data + m->row_bytes * m->n_rows;
-    if (m->data != NULL) (void)madvise((void *)first, end - first, MADV_WILLNEED);
+    (void)madvise((void *)first, end - first, advice);
+    return end - first;
 }
 
 /* Not the embedding, of which a token reads one row, nor the routed experts. */
-static void want_backbone_soon(const model_weights *w) {
-    want_soon(&w->head);
+static size_t advise_backbone(const model_weights *w, int advice) {
+    size_t bytes = advise_matrix(&w->head, advice);
     for (uint32_t i = 0; i < w->n_layers; i++) {
         const layer_weights *l = &w->layers[i];
         const weight_matrix *matrices[] = {&l->q,  &l->k,     &l->v,     &l->attn_out, &l->qkv,
                                            &l->z,  &l->alpha, &l->beta,  &l->ssm_out,  &l->gate,
                                            &l->up, &l->down,  &l->router};
         for (size_t j = 0; j < sizeof matrices / sizeof matrices[0]; j++)
-            want_soon(matrices[j]);
+            bytes += advise_matrix(matrices[j], advice);
     }
+    return bytes;
+}
+
+/* The first token would fault these pages in one by one, in the order of its reads.
+ * They are read ahead all at once instead and mapped here, unless that would push out
+ * of memory what it has just brought in.  Kernels before 5.14 only read ahead. */
+static void map_backbone(const model_weights *w) {
+    size_t bytes = advise_backbone(w, MADV_WILLNEED);
+    size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes <= memory / 2) (void)advise_backbone(w, MADV_POPULATE_READ);
 }
 
 /* Weights are read where the file is mapped, apart from the convolution's taps,
@@ -379,7 +395,7 @@ static status place_weights(backend_cpu *b, model_weights *w, error *err) {
         return error_set(err, STATUS_NO_MEMORY, "cpu backend: no memory for convolutions");
     }
     model_weights_place_mapped(w);
-    want_backbone_soon(w);
+    map_backbone(w);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         layer_weights *l = &w->layers[i];
         if (!c->is_linear[i]) continue;
