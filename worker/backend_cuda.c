@@ -242,6 +242,7 @@ static void cuda_close(backend *base) {
         (void)d->cuCtxSetCurrent(NULL);
         (void)d->cuDevicePrimaryCtxRelease(b->card.device);
     }
+    pool_free(b->threads);
     cuda_driver_close(b->driver);
     free(b->spans);
     free(b);
@@ -361,6 +362,9 @@ status backend_cuda_open(backend **out, const model_config *config, model_weight
     b->params = *params;
     cuda_layout_make(&b->layout, config, weights, params);
     status rc = init_sequences(b, err);
+    if (rc != STATUS_OK) goto fail;
+    rc = pool_new(&b->threads, params->n_threads > 0 ? params->n_threads : pool_usable_cores(),
+                  err);
     if (rc != STATUS_OK) goto fail;
     rc = open_device(b, err);
     if (rc != STATUS_OK) goto fail;

@@ -13,6 +13,7 @@
 #ifndef SILICEO_WORKER_BACKEND_CUDA_H
 #define SILICEO_WORKER_BACKEND_CUDA_H
 
+#include "kernels/cpu/pool.h"
 #include "kernels/cuda/launch.h"
 #include "worker/backend.h"
 #include "worker/cuda_driver.h"
@@ -40,7 +41,8 @@ typedef struct cuda_staging {
 typedef struct cuda_experts {
     expert_cache *cache; /* NULL: every expert has a slot of its own */
     cuda_staging staging;
-    uint64_t *records;      /* pinned, [n_layers][n_experts]: what the device's table gets */
+    unsigned char *all; /* pinned, [n_layers][n_experts] records; NULL: read from the file */
+    uint64_t *records;  /* pinned, [n_layers][n_experts]: what the device's table gets */
     uint64_t *wave_records; /* pinned, [CUDA_MOST_WAVES][n_experts] */
     int32_t *chosen;        /* pinned, [max_rows][n_used] */
     /* Distinct experts of the running span. */
@@ -85,6 +87,7 @@ typedef struct backend_cuda {
     cuda_function functions[CUDA_KERNEL_COUNT];
     cuda_stream compute;
     cuda_stream h2d;
+    pool *threads;
     cuda_layout layout;
     cuda_pointer arena;
     size_t state_bytes;
@@ -161,6 +164,8 @@ void cuda_release_recordings(backend_cuda *b);
 /* upload */
 status cuda_upload_weights(backend_cuda *b, model_weights *w, error *err);
 status cuda_upload_experts(backend_cuda *b, error *err);
+/* Fill n records of slot_bytes, from expert `first` of all on, at `out`. */
+void cuda_fill_records(backend_cuda *b, size_t first, size_t n, unsigned char *out);
 /* The record of an expert as the kernels want it, slot_bytes at `out`. */
 void cuda_fill_record(const layer_weights *l, uint32_t expert, unsigned char *out);
 /* Matrices one after another as the device has them. */

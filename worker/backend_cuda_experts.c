@@ -113,15 +113,21 @@ static cuda_pointer staging_at(const backend_cuda *b, uint32_t i) {
 /* Put an expert's record on its way. */
 static void ship(backend_cuda *b, const layer_weights *l, uint32_t expert, cuda_pointer to) {
     cuda_staging *s = &b->experts.staging;
+    size_t n = layer_expert_bytes(l);
+    b->experts.bytes_moved += n;
+    if (b->experts.all != NULL) {
+        size_t at = (size_t)(l - b->weights->layers) * b->config->n_experts + expert;
+        (void)CUDA_DO(b, cuMemcpyHtoDAsync, to, b->experts.all + at * b->layout.slot_bytes, n,
+                      b->h2d);
+        return;
+    }
     uint32_t i = s->next;
     s->next = (i + 1) % CUDA_RECORD_BUFFERS;
     unsigned char *bytes = s->bytes + i * b->layout.slot_bytes;
     if (!CUDA_DO(b, cuEventSynchronize, s->used[i])) return;
     cuda_fill_record(l, expert, bytes);
-    size_t n = layer_expert_bytes(l);
     (void)CUDA_DO(b, cuMemcpyHtoDAsync, to, bytes, n, b->h2d);
     (void)CUDA_DO(b, cuEventRecord, s->used[i], b->h2d);
-    b->experts.bytes_moved += n;
 }
 
 /* The compute stream goes on when everything shipped so far is there. */
@@ -509,7 +515,13 @@ status cuda_experts_init(backend_cuda *b, error *err) {
     status rc = init_events(b, err);
     if (rc == STATUS_OK) rc = init_pinned(b, err);
     if (rc != STATUS_OK) return rc;
-    if (b->layout.n_slots == c->n_layers * c->n_experts) return cuda_upload_experts(b, err);
+    size_t n_all = (size_t)c->n_layers * n;
+    if (b->layout.n_slots == n_all) return cuda_upload_experts(b, err);
+    if (b->params.pin_experts) {
+        rc = pin(b, &x->all, n_all * b->layout.slot_bytes, err);
+        if (rc != STATUS_OK) return rc;
+        cuda_fill_records(b, 0, n_all, x->all);
+    }
     return expert_cache_new(&x->cache, c->n_layers, c->n_experts, c->n_experts_used,
                             b->layout.n_slots, b->params.inserts_per_layer, err);
 }
@@ -517,7 +529,7 @@ status cuda_experts_init(backend_cuda *b, error *err) {
 void cuda_experts_release(backend_cuda *b) {
     cuda_experts *x = &b->experts;
     const cuda_driver *d = b->driver;
-    void *pinned[] = {x->chosen, x->wave_records, x->records, x->staging.bytes};
+    void *pinned[] = {x->all, x->chosen, x->wave_records, x->records, x->staging.bytes};
     for (size_t i = 0; i < sizeof pinned / sizeof pinned[0]; i++) {
         if (pinned[i] != NULL) (void)d->cuMemFreeHost(pinned[i]);
     }

@@ -134,6 +134,26 @@ status cuda_upload_weights(backend_cuda *b, model_weights *w, error *err) {
     return u.rc;
 }
 
+typedef struct fill_task {
+    const backend_cuda *b;
+    size_t first;
+    unsigned char *out;
+} fill_task;
+
+static void fill_one(void *context, size_t i, uint32_t thread) {
+    (void)thread;
+    const fill_task *t = context;
+    const backend_cuda *b = t->b;
+    size_t at = t->first + i, n = b->config->n_experts;
+    cuda_fill_record(&b->weights->layers[at / n], (uint32_t)(at % n),
+                     t->out + i * b->layout.slot_bytes);
+}
+
+void cuda_fill_records(backend_cuda *b, size_t first, size_t n, unsigned char *out) {
+    fill_task t = {b, first, out};
+    pool_run(b->threads, n, fill_one, &t);
+}
+
 /* Every expert to its own slot: layer after layer, as they are numbered. */
 status cuda_upload_experts(backend_cuda *b, error *err) {
     const model_config *c = b->config;
@@ -143,12 +163,9 @@ status cuda_upload_experts(backend_cuda *b, error *err) {
     status rc = STATUS_OK;
     for (size_t at = 0; at < n && rc == STATUS_OK; at += CUDA_RECORD_BUFFERS) {
         size_t now = n - at < CUDA_RECORD_BUFFERS ? n - at : CUDA_RECORD_BUFFERS;
-        for (size_t i = 0; i < now; i++) {
-            const layer_weights *l = &b->weights->layers[(at + i) / c->n_experts];
-            cuda_fill_record(l, (uint32_t)((at + i) % c->n_experts),
-                             x->staging.bytes + i * slot_bytes);
+        cuda_fill_records(b, at, now, x->staging.bytes);
+        for (size_t i = 0; i < now; i++)
             x->records[at + i] = cuda_part_at(b, CUDA_PART_SLOTS) + (at + i) * slot_bytes;
-        }
         rc = CUDA_CALL(b->driver, err, cuMemcpyHtoD,
                        cuda_part_at(b, CUDA_PART_SLOTS) + at * slot_bytes, x->staging.bytes,
                        now * slot_bytes);

@@ -93,6 +93,7 @@ static status open_model(engine *e, error *err) {
         .max_rows = e->plan.max_rows,
         .max_outputs = e->plan.max_outputs,
         .n_slots = e->plan.n_slots,
+        .pin_experts = e->plan.pins_experts,
         .inserts_per_layer = e->params.inserts_per_layer,
     };
     status rc = model_open(&e->model, e->file, &p, err);

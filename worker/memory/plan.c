@@ -326,6 +326,14 @@ static void add_cuda_host_lines(memory_plan *plan, const model_config *c,
         (void)snprintf(note, NOTE_BYTES, "%" PRIu64 " of up to %" PRIu64 " bytes",
                        plan->n_experts_total, largest);
     }
+    /* With room for it twice over, every record waits ready for its journey. */
+    uint64_t records = plan->n_experts_total * cuda_record_bytes(w);
+    plan->pins_experts =
+        c->moe && plan->n_slots < plan->n_experts_total && records <= r->ram_bytes / 2;
+    if (plan->pins_experts) {
+        note = add_line(plan, "expert records", PLAN_PINNED, records);
+        (void)snprintf(note, NOTE_BYTES, "ready for the bus");
+    }
     note = add_line(plan, "staging", PLAN_PINNED, CUDA_STAGING_BYTES);
     (void)snprintf(note, NOTE_BYTES, "weights on their way to VRAM");
     uint64_t logits = (uint64_t)c->n_vocab * (8 * (uint64_t)plan->max_outputs + 4 + 8);

@@ -49,7 +49,8 @@ typedef struct memory_plan {
     uint32_t n_context;
     uint32_t n_pages;
     uint32_t n_states;
-    uint32_t n_slots; /* 0: experts are read where they lie */
+    uint32_t n_slots;  /* 0: experts are read where they lie */
+    bool pins_experts; /* on a GPU: every expert's record stays in pinned RAM */
     uint32_t chunk_tokens;
     uint32_t max_rows;
     uint32_t max_outputs;

@@ -41,6 +41,7 @@ typedef struct model_params {
     uint32_t max_outputs;       /* rows of one step that give logits */
     uint32_t n_slots;           /* expert slots over all layers; 0: read experts where they lie
                           (cpu), or a slot for each (cuda) */
+    bool pin_experts;           /* cuda: keep every expert's record in pinned RAM */
     uint32_t inserts_per_layer; /* cap of experts brought into slots a layer and step */
 } model_params;
 
