@@ -107,6 +107,8 @@ typedef struct backend_ops {
     void (*final_norm)(backend *b, const weight_vector *weight, input_forms forms);
     status (*logits)(backend *b, const weight_matrix *head, float *out, error *err);
     status (*end)(backend *b, error *err);
+    /* Memory for the logits of a step that needs no copy; NULL: the caller's own does. */
+    float *(*logits_memory)(backend *b);
 
     /* Looks into a running step; they wait for the device.  out: [n_rows][E],
      * [n_outputs][E] and [n_rows][n_experts_used]. */

@@ -122,6 +122,11 @@ static void cpu_embed(backend *base, const weight_matrix *table) {
     cpu_run_range(b, b->batch.view.n_rows, 1, b->config->n_embd * 0.3, embed_range, &args);
 }
 
+static float *cpu_logits_memory(backend *base) {
+    (void)base;
+    return NULL;
+}
+
 /* Looks. */
 
 static void cpu_read_residual(backend *base, float *out) {
@@ -204,14 +209,18 @@ static void cpu_read_stats(const backend *base, model_stats *out) {
 
 /* Opening and closing. */
 
-static void cpu_close(backend *base) {
-    backend_cpu *b = (backend_cpu *)base;
-    if (b == NULL) return;
+void cpu_work_release(backend_cpu *b) {
     pool_free(b->threads);
-    cpu_experts_release(b);
     free(b->job_end);
     free(b->jobs);
     free(b->scratch);
+}
+
+static void cpu_close(backend *base) {
+    backend_cpu *b = (backend_cpu *)base;
+    if (b == NULL) return;
+    cpu_work_release(b);
+    cpu_experts_release(b);
     free(b->conv);
     cpu_unreserve(b->pages, b->params.n_pages * b->page_bytes);
     cpu_unreserve(b->states, b->params.n_states * b->state_bytes);
@@ -241,6 +250,7 @@ static const backend_ops cpu_ops = {
     .final_norm = cpu_final_norm,
     .logits = cpu_logits,
     .end = cpu_end,
+    .logits_memory = cpu_logits_memory,
     .read_residual = cpu_read_residual,
     .read_final = cpu_read_final,
     .read_experts = cpu_read_experts,
@@ -328,7 +338,7 @@ static size_t most(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-static status init_work(backend_cpu *b, error *err) {
+status cpu_work_init(backend_cpu *b, error *err) {
     const model_config *c = b->config;
     status rc = cpu_tier_choose(&b->tier, err);
     if (rc != STATUS_OK) return rc;
@@ -415,7 +425,7 @@ status backend_cpu_open(backend **out, const model_config *config, model_weights
     b->config = config;
     b->params = *params;
     b->n_threads = params->n_threads > 0 ? params->n_threads : pool_usable_cores();
-    status rc = init_work(b, err);
+    status rc = cpu_work_init(b, err);
     if (rc != STATUS_OK) goto fail;
     rc = init_buffers(b, err);
     if (rc != STATUS_OK) goto fail;

@@ -104,6 +104,10 @@ void cpu_run_range(backend_cpu *b, size_t n_items, size_t multiple, double ns_pe
                    cpu_range body, const void *args);
 void *cpu_scratch(const backend_cpu *b, uint32_t worker);
 
+/* What matrices need: tier, threads, jobs and scratch; config, params and n_threads are set. */
+status cpu_work_init(backend_cpu *b, error *err);
+void cpu_work_release(backend_cpu *b); /* accepts a half-built one */
+
 /* 64-byte aligned and not cleared: what a step reads, it wrote.  NULL without memory. */
 void *cpu_alloc(size_t bytes);
 /* Large memory that becomes real when touched, zeroed; NULL without memory. */

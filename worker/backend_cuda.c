@@ -131,6 +131,10 @@ static void cuda_embed(backend *base, const weight_matrix *table) {
     cuda_launch(b, CUDA_KERNEL_embed, embed_shape(&args, b->batch.view.n_rows), &args);
 }
 
+static float *cuda_logits_memory(backend *base) {
+    return ((backend_cuda *)base)->pinned_logits;
+}
+
 /* Looks. */
 
 static void read_back(backend_cuda *b, void *out, cuda_pointer from, size_t n) {
@@ -263,6 +267,7 @@ static const backend_ops cuda_ops = {
     .final_norm = cuda_final_norm,
     .logits = cuda_logits,
     .end = cuda_end,
+    .logits_memory = cuda_logits_memory,
     .read_residual = cuda_read_residual,
     .read_final = cuda_read_final,
     .read_experts = cuda_read_experts,

@@ -38,6 +38,8 @@ typedef struct cuda_staging {
     uint32_t next;
 } cuda_staging;
 
+typedef struct cuda_lane cuda_lane;
+
 typedef struct cuda_experts {
     expert_cache *cache; /* NULL: every expert has a slot of its own */
     cuda_staging staging;
@@ -53,6 +55,11 @@ typedef struct cuda_experts {
     int32_t *slots;         /* [n_experts] */
     expert_insert *inserts; /* [n_experts] */
     size_t n_active;
+    /* The CPU lane; NULL: off. */
+    cuda_lane *lane;
+    bool *on_cpu;            /* [n_experts]: the lane computes active[i] */
+    float *hidden;           /* pinned, [max_rows][n_embd] */
+    double ship_ns;          /* a record's journey, measured */
     cuda_event arrived;      /* what h2d carried for the running wave */
     cuda_event wave_done[2]; /* the staging half is free again */
     uint64_t lookups, hits, bytes_moved;
@@ -196,6 +203,15 @@ void cuda_multiply(backend_cuda *b, bool few, const cuda_product *list, size_t n
                    const float *x, const void *act, size_t n_rows);
 void cuda_swiglu(backend_cuda *b, const float *gate, const float *up, float *out, void *act,
                  size_t n_rows, uint32_t n_cols);
+
+/* lane: experts on the CPU, at the same time as the GPU (backend_cuda_lane.c) */
+status cuda_lane_open(cuda_lane **out, const backend_cuda *b, error *err);
+void cuda_lane_close(cuda_lane *lane); /* accepts NULL */
+/* Mark the missing experts that the CPU takes; slots say which miss. */
+void cuda_lane_choose(const backend_cuda *b);
+/* Compute what is marked for rows whose hidden state is in experts.hidden, and send the outputs
+ * of its pairs to `to`, [pairs][n_embd] on the device. */
+void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows, cuda_pointer to);
 
 status cuda_experts_init(backend_cuda *b, error *err);
 void cuda_experts_release(backend_cuda *b);

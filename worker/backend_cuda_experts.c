@@ -15,6 +15,7 @@
  */
 #include "worker/backend_cuda.h"
 
+#include "common/clock.h"
 #include "kernels/cuda/experts.h"
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,11 @@ static bool read_choice(backend_cuda *b, const cuda_span *s) {
         (void)CUDA_DO(b, cuMemcpyDtoHAsync, x->chosen,
                       (cuda_pointer)(uintptr_t)chosen_rows(b, s), n * sizeof *x->chosen,
                       b->compute);
+    }
+    if (x->lane != NULL && b->mode != MODE_REPLAY) {
+        (void)CUDA_DO(b, cuMemcpyDtoHAsync, x->hidden,
+                      (cuda_pointer)(uintptr_t)hidden_rows(b, s),
+                      (size_t)s->n_rows * c->n_embd * sizeof(float), b->compute);
     }
     cuda_end_segment(b);
     if (!CUDA_DO(b, cuStreamSynchronize, b->compute)) return false;
@@ -159,9 +165,12 @@ static uint64_t *rebuild_row(const backend_cuda *b, uint32_t layer) {
 static bool gather_step(backend_cuda *b, const layer_weights *l, uint32_t layer) {
     cuda_experts *x = &b->experts;
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
+    cuda_lane_choose(b);
     size_t n_misses = 0;
-    for (size_t i = 0; i < x->n_active; i++)
-        n_misses += x->slots[i] == EXPERT_MISS;
+    for (size_t i = 0; i < x->n_active; i++) {
+        n_misses += x->slots[i] == EXPERT_MISS && !x->on_cpu[i];
+        if (x->on_cpu[i]) expert_cache_pass_over(x->cache, (uint32_t)x->active[i]);
+    }
     size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
     bool fits = n_misses - n_inserts <= b->layout.n_staging;
     for (size_t i = 0; i < n_inserts; i++) {
@@ -172,7 +181,7 @@ static bool gather_step(backend_cuda *b, const layer_weights *l, uint32_t layer)
     uint32_t n_staged = 0;
     for (size_t i = 0; i < x->n_active && fits; i++) {
         int32_t e = x->active[i];
-        if (row[e] != 0) continue;
+        if (row[e] != 0 || x->on_cpu[i]) continue;
         row[e] = staging_at(b, n_staged++);
         ship(b, l, (uint32_t)e, row[e]);
     }
@@ -234,6 +243,7 @@ static void run_step(backend_cuda *b, const cuda_span *s, const layer_weights *l
                                         cuda_rows(b, w->shared_logit, s->first_row, 1),
                                     .h = h,
                                     .h_act = h_act,
+                                    .foreign = cuda_rows(b, w->foreign, 0, 0),
                                     .x = cuda_rows(b, w->residual, s->first_row, c->n_embd),
                                     .h_stride = cols,
                                     .h_act_stride = up.h_act_stride,
@@ -391,7 +401,7 @@ static void run_missing_wave(backend_cuda *b, wave_frame *f, size_t *at, size_t 
     f->first = UINT32_MAX;
     (void)CUDA_DO(b, cuStreamWaitEvent, b->h2d, x->wave_done[half], 0);
     for (; *at < x->n_active && n_shipped < CUDA_WAVE_EXPERTS; (*at)++) {
-        if (x->slots[*at] != EXPERT_MISS) continue;
+        if (x->slots[*at] != EXPERT_MISS || x->on_cpu[*at]) continue;
         int32_t e = x->active[*at];
         const expert_insert *insert = insert_of(x, n_inserts, e);
         table[e] = insert != NULL ? slot_at(b, (uint32_t)insert->slot)
@@ -413,6 +423,10 @@ static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
+    cuda_lane_choose(b);
+    for (size_t i = 0; i < x->n_active; i++) {
+        if (x->on_cpu[i]) expert_cache_pass_over(x->cache, (uint32_t)x->active[i]);
+    }
     expert_cache_limit_inserts(x->cache, b->layout.n_slots / c->n_layers);
     size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
     expert_cache_limit_inserts(x->cache, b->params.inserts_per_layer);
@@ -428,6 +442,7 @@ static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer) {
     size_t at = 0;
     for (size_t wave = 1; at < x->n_active; wave++)
         run_missing_wave(b, f, &at, wave, n_inserts);
+    cuda_lane_run(b, f->layer, f->span->n_rows, cuda_work_at(b, b->layout.work.pair_down));
 }
 
 static void run_prompt(backend_cuda *b, const cuda_span *s, const layer_weights *l,
@@ -452,8 +467,12 @@ void cuda_expert_layer(backend *base, const layer_weights *l, uint32_t layer_ind
     for (size_t i = 0; i < b->n_spans; i++) {
         const cuda_span *s = &b->spans[i];
         bool two = s->decodes;
+        if (b->experts.cache == NULL)
+            b->experts.lookups += s->n_rows * b->config->n_experts_used;
         if (two && b->experts.cache != NULL)
             two = read_choice(b, s) && gather_step(b, l, layer_index);
+        if (two && b->experts.cache != NULL)
+            cuda_lane_run(b, l, s->n_rows, cuda_work_at(b, b->layout.work.foreign));
         cuda_begin_segment(b);
         if (two)
             run_step(b, s, l, layer_index, quantized || shared_quantized);
@@ -498,18 +517,47 @@ static status init_pinned(backend_cuda *b, error *err) {
     return rc;
 }
 
+/* How long a record's journey takes, once warm. */
+static status measure_journey(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    size_t n = b->layout.slot_bytes;
+    status rc = STATUS_OK;
+    for (int i = 0; i < 2 && rc == STATUS_OK; i++) {
+        uint64_t begun = clock_monotonic_ns();
+        rc = CUDA_CALL(b->driver, err, cuMemcpyHtoD, cuda_part_at(b, CUDA_PART_STAGING),
+                       x->staging.bytes, CUDA_RECORD_BUFFERS * n);
+        x->ship_ns = (double)(clock_monotonic_ns() - begun) / CUDA_RECORD_BUFFERS;
+    }
+    return rc;
+}
+
+static status init_lane(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    if (b->params.lane == CPU_LANE_OFF) return STATUS_OK;
+    size_t hidden = (size_t)b->params.max_rows * b->config->n_embd * sizeof(float);
+    status rc = pin(b, &x->hidden, hidden, err);
+    if (rc == STATUS_OK) rc = measure_journey(b, err);
+    if (rc == STATUS_OK) rc = cuda_lane_open(&x->lane, b, err);
+    return rc;
+}
+
 status cuda_experts_init(backend_cuda *b, error *err) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
     size_t n = c->n_experts;
+    if (n > 1024) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "cuda backend: %zu experts a layer, at most 1024", n);
+    }
     x->active = calloc(n, sizeof *x->active);
     x->counts = calloc(n, sizeof *x->counts);
     x->late = calloc(n, sizeof *x->late);
     x->first = calloc(n + 1, sizeof *x->first);
     x->slots = calloc(n, sizeof *x->slots);
     x->inserts = calloc(n, sizeof *x->inserts);
+    x->on_cpu = calloc(n, sizeof *x->on_cpu);
     if (x->active == NULL || x->counts == NULL || x->late == NULL || x->first == NULL ||
-        x->slots == NULL || x->inserts == NULL) {
+        x->slots == NULL || x->inserts == NULL || x->on_cpu == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "cuda backend: no memory for %zu experts", n);
     }
     status rc = init_events(b, err);
@@ -522,6 +570,8 @@ status cuda_experts_init(backend_cuda *b, error *err) {
         if (rc != STATUS_OK) return rc;
         cuda_fill_records(b, 0, n_all, x->all);
     }
+    rc = init_lane(b, err);
+    if (rc != STATUS_OK) return rc;
     return expert_cache_new(&x->cache, c->n_layers, c->n_experts, c->n_experts_used,
                             b->layout.n_slots, b->params.inserts_per_layer, err);
 }
@@ -529,7 +579,9 @@ status cuda_experts_init(backend_cuda *b, error *err) {
 void cuda_experts_release(backend_cuda *b) {
     cuda_experts *x = &b->experts;
     const cuda_driver *d = b->driver;
-    void *pinned[] = {x->all, x->chosen, x->wave_records, x->records, x->staging.bytes};
+    cuda_lane_close(x->lane);
+    void *pinned[] = {x->hidden,       x->all,     x->chosen,
+                      x->wave_records, x->records, x->staging.bytes};
     for (size_t i = 0; i < sizeof pinned / sizeof pinned[0]; i++) {
         if (pinned[i] != NULL) (void)d->cuMemFreeHost(pinned[i]);
     }
@@ -541,6 +593,7 @@ void cuda_experts_release(backend_cuda *b) {
     }
     if (x->arrived != NULL) (void)d->cuEventDestroy(x->arrived);
     expert_cache_free(x->cache);
+    free(x->on_cpu);
     free(x->inserts);
     free(x->slots);
     free(x->first);

@@ -89,7 +89,8 @@ static status open_model(const logits_options *o, const gguf_file *file, size_t 
         .max_rows = chunk,
         .max_outputs = chunk,
         .n_slots = e.n_slots > 0 ? (uint32_t)e.n_slots : 0,
-        .inserts_per_layer = e.inserts_per_layer};
+        .inserts_per_layer = e.inserts_per_layer,
+        .lane = e.lane};
     return model_open(out, file, &p, err);
 }
 

@@ -40,7 +40,8 @@ struct engine {
     scheduler_piece *pieces;
     model_segment *segments;
     float *logits;
-    float *raw_row; /* a row as the model gave it, for log probabilities */
+    bool owns_logits; /* else the model does */
+    float *raw_row;   /* a row as the model gave it, for log probabilities */
     sampler_scratch *scratch;
     int32_t *masked; /* ids never sampled, then those that end */
     size_t n_masked, n_masked_with_ends;
@@ -94,6 +95,7 @@ static status open_model(engine *e, error *err) {
         .max_outputs = e->plan.max_outputs,
         .n_slots = e->plan.n_slots,
         .pin_experts = e->plan.pins_experts,
+        .lane = e->params.lane,
         .inserts_per_layer = e->params.inserts_per_layer,
     };
     status rc = model_open(&e->model, e->file, &p, err);
@@ -155,7 +157,10 @@ static status make_step_memory(engine *e, error *err) {
     if (rc != STATUS_OK) return rc;
     e->pieces = calloc(n, sizeof *e->pieces);
     e->segments = calloc(n, sizeof *e->segments);
-    e->logits = calloc((size_t)e->plan.max_outputs * n_vocab, sizeof *e->logits);
+    e->logits = model_logits_memory(e->model);
+    e->owns_logits = e->logits == NULL;
+    if (e->owns_logits)
+        e->logits = calloc((size_t)e->plan.max_outputs * n_vocab, sizeof *e->logits);
     e->raw_row = calloc(n_vocab, sizeof *e->raw_row);
     if (e->pieces == NULL || e->segments == NULL || e->logits == NULL || e->raw_row == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "engine: no memory for steps");
@@ -261,7 +266,7 @@ void engine_close(engine *e) {
     sweep(e);
     free(e->masked);
     free(e->raw_row);
-    free(e->logits);
+    if (e->owns_logits) free(e->logits);
     free(e->segments);
     free(e->pieces);
     sampler_scratch_free(e->scratch);

@@ -33,6 +33,7 @@ typedef struct engine_params {
     activation_type activations;
     int64_t n_slots; /* -1: auto */
     uint32_t inserts_per_layer;
+    cpu_lane lane;
     uint64_t vram_mib;   /* 0: measured */
     uint64_t ram_mib;    /* 0: measured */
     const char *profile; /* name for the records */

@@ -92,6 +92,26 @@ static void slots_change_no_bit(void **state) {
     }
 }
 
+/* The lane sums in the CPU's order. */
+static void the_cpu_lane_changes_rounding_alone(void **state) {
+    (void)state;
+    for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
+        size_t n_vocab = 0;
+        const model_params cpu = params_of(BACKEND_CPU, ACTIVATIONS_F32, 0, 4);
+        float *expected = logits_in_steps(&cpu, N_IDS, &n_vocab);
+        for (cpu_lane lane = CPU_LANE_ON; lane <= CPU_LANE_ALL; lane++) {
+            model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_F32, 32, 4);
+            p.lane = lane;
+            p.pin_experts = true;
+            float *got = logits_in_steps(&p, chunk, &n_vocab);
+            float d = most_apart(expected, got, N_IDS * n_vocab);
+            if (!(d <= 1e-4f)) fail_msg("lane %d, steps of %zu: %g", lane, chunk, (double)d);
+            free(got);
+        }
+        free(expected);
+    }
+}
+
 static void a_model_larger_than_the_card_is_refused_with_both_sizes(void **state) {
     (void)state;
     if (getenv("SILICEO_TEST_BACKEND") != NULL) skip();
@@ -112,6 +132,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float_logits_are_those_of_the_cpu),
         cmocka_unit_test(slots_change_no_bit),
+        cmocka_unit_test(the_cpu_lane_changes_rounding_alone),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),
     };
     return cmocka_run_group_tests(tests, choose_driver, NULL);

@@ -161,6 +161,7 @@ static void lay_experts(cuda_layout *out, cursor *k, const model_config *c,
     w->pair_act = take_acts(k, pairs, c->n_ff_expert);
     w->pair_down = take_floats(k, pairs, c->n_embd);
     w->shared_down = take_floats(k, rows, c->n_embd);
+    w->foreign = take_floats(k, out->n_decode * used, c->n_embd);
     uint64_t step_rows = out->n_decode * (used + 1);
     uint64_t step_cols = most(c->n_ff_expert, c->n_ff_shared);
     w->step_h = take_floats(k, step_rows, step_cols);

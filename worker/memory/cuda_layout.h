@@ -56,7 +56,8 @@ typedef struct cuda_work {
     uint64_t pair_gate, pair_up, pair_act; /* [pairs][n_ff] */
     uint64_t pair_down;                    /* [pairs][n_embd] */
     uint64_t shared_down;                  /* [rows][n_embd] */
-    uint64_t step_h, step_h_act;           /* of decoding rows: [(used + 1) * rows][n_ff] */
+    uint64_t foreign;            /* [n_decode * used][n_embd], what the CPU computed */
+    uint64_t step_h, step_h_act; /* of decoding rows: [(used + 1) * rows][n_ff] */
 } cuda_work;
 
 typedef struct cuda_layout {

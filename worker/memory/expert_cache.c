@@ -204,6 +204,12 @@ size_t expert_cache_plan_inserts(expert_cache *c, expert_insert *out, size_t n) 
     return n_out;
 }
 
+void expert_cache_pass_over(expert_cache *c, uint32_t expert) {
+    for (size_t i = 0; i < c->n_misses; i++) {
+        if (c->misses[i].expert == expert) c->misses[i].count = 0;
+    }
+}
+
 void expert_cache_commit(expert_cache *c, const expert_insert *insert) {
     slot *s = &c->slots[insert->slot];
     CHECK(s->phase == SLOT_FILLING);

@@ -44,6 +44,8 @@ void expert_cache_layer(expert_cache *cache, uint32_t layer, const int32_t *expe
 size_t expert_cache_plan_inserts(expert_cache *cache, expert_insert *out, size_t n);
 /* Another cap from now on: a prompt's rows may bring in more than a decoding step. */
 void expert_cache_limit_inserts(expert_cache *cache, uint32_t inserts_per_layer);
+/* After expert_cache_layer: this miss is not to be brought in. */
+void expert_cache_pass_over(expert_cache *cache, uint32_t expert);
 /* The record of this insert is in its slot now: it is found and pinned. */
 void expert_cache_commit(expert_cache *cache, const expert_insert *insert);
 /* The copy failed: the slot is free again. */

@@ -216,7 +216,7 @@ static status plan_context(memory_plan *plan, const model_config *c, const plan_
 
 /* --- on a GPU --- */
 
-enum { DRIVER_MIB = 576, AUTO_CONTEXT = 32768, VRAM_HEAD_ROOM_MIB = 512 };
+enum { DRIVER_MIB = 672, AUTO_CONTEXT = 32768, VRAM_HEAD_ROOM_MIB = 512 };
 
 status plan_vram_budget(plan_request *request, uint64_t vram_mib, error *err) {
     if (request->backend != BACKEND_CUDA) return STATUS_OK;

@@ -285,6 +285,10 @@ void model_page_load(model *m, uint32_t page, const void *bytes) {
     m->device->ops->page_load(m->device, page, bytes);
 }
 
+float *model_logits_memory(model *m) {
+    return m->device->ops->logits_memory(m->device);
+}
+
 void model_set_tap(model *m, model_tap tap, void *context) {
     const model_config *c = &m->config;
     size_t row = c->n_embd > c->n_experts_used ? c->n_embd : c->n_experts_used;
@@ -305,7 +309,8 @@ void model_read_stats(const model *m, model_stats *out) {
 
 void model_numerics_id(const model *m, char *out, size_t cap) {
     static const char *const kv_names[] = {"f32", "f16", "q8", "q4"};
-    (void)snprintf(out, cap, "%s/%s/%s", m->device->ops->name,
+    bool shared = m->params.backend == BACKEND_CUDA && m->params.lane != CPU_LANE_OFF;
+    (void)snprintf(out, cap, "%s/%s/%s%s", m->device->ops->name,
                    m->params.activations == ACTIVATIONS_F32 ? "f32" : "int8",
-                   kv_names[m->params.kv]);
+                   kv_names[m->params.kv], shared ? "/lane" : "");
 }

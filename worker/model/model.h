@@ -30,17 +30,22 @@ enum { MODEL_PAGE_TOKENS = KV_PAGE_TOKENS, MODEL_CHUNK_TOKENS = 64 };
 typedef enum backend_kind { BACKEND_CPU, BACKEND_CUDA } backend_kind;
 typedef enum activation_type { ACTIVATIONS_INT8, ACTIVATIONS_F32 } activation_type;
 
+/* Experts without a slot on a GPU: shipped all, shared with the CPU as the rates say, or all
+ * computed on the CPU and no slot filled. */
+typedef enum cpu_lane { CPU_LANE_OFF, CPU_LANE_ON, CPU_LANE_ALL } cpu_lane;
+
 typedef struct model_params {
     backend_kind backend;
     uint32_t n_threads;
     kv_type kv;
     activation_type activations;
-    uint32_t n_pages;           /* KV pages of MODEL_PAGE_TOKENS tokens, all full layers */
-    uint32_t n_states;          /* recurrent states */
-    uint32_t max_rows;          /* tokens of one step, all segments together */
-    uint32_t max_outputs;       /* rows of one step that give logits */
-    uint32_t n_slots;           /* expert slots over all layers; 0: read experts where they lie
+    uint32_t n_pages;     /* KV pages of MODEL_PAGE_TOKENS tokens, all full layers */
+    uint32_t n_states;    /* recurrent states */
+    uint32_t max_rows;    /* tokens of one step, all segments together */
+    uint32_t max_outputs; /* rows of one step that give logits */
+    uint32_t n_slots;     /* expert slots over all layers; 0: read experts where they lie
                           (cpu), or a slot for each (cuda) */
+    cpu_lane lane;
     bool pin_experts;           /* cuda: keep every expert's record in pinned RAM */
     uint32_t inserts_per_layer; /* cap of experts brought into slots a layer and step */
 } model_params;
@@ -102,6 +107,10 @@ status model_step(model *m, const model_segment *segments, size_t n_segments, fl
 status model_set_routing(model *m, const routing_trace *trace, error *err);
 /* Empty the slots of experts, where slots are fewer than experts. */
 void model_forget_experts(model *m);
+
+/* Memory for the logits of a step, [max_outputs][n_vocab], that a GPU writes without a copy in
+ * between; it is the model's.  NULL: there is none. */
+float *model_logits_memory(model *m);
 
 void model_set_tap(model *m, model_tap tap, void *context);
 void model_read_stats(const model *m, model_stats *out);
