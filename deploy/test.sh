@@ -51,10 +51,10 @@ phase() { # TITLE COMMAND...: runs it and adds its last 'N passed, N failed'
     echo "== $title: $(($(date +%s) - begun)) s"
 }
 # Builds under the clone's lock, runs without it: a test starts the demo, which builds, too.
-built() { # TARGET MAKE-VARIABLE...
-    target=$1
-    shift
-    build_locked make -s -j"$jobs" "$@" test-programs && make -s "$@" "$target"
+built() { # PROGRAMS-TARGET TARGET MAKE-VARIABLE...
+    programs=$1 target=$2
+    shift 2
+    build_locked make -s -j"$jobs" "$@" "$programs" && make -s "$@" "$target"
 }
 
 ensure_packages build test || exit 1
@@ -63,10 +63,10 @@ mkdir -p build || exit 1
 exec 9>build/.test-lock
 flock -n 9 || { echo "siliceo: waiting for another test run in this clone"; flock 9; }
 
-phase 'tests' built test
+phase 'tests' built test-programs test
 if [ "$quick" = no ]; then
-    phase 'tests under the address and undefined-behaviour sanitizers' built test SAN=address,undefined
-    phase 'threads under the thread sanitizer' built test-threads SAN=thread
+    phase 'tests under the address and undefined-behaviour sanitizers' built test-programs test SAN=address,undefined
+    phase 'threads under the thread sanitizer' built thread-programs test-threads SAN=thread
     phase 'static checks' make -s check
 fi
 finish done
