@@ -31,6 +31,7 @@ static status find_profile(const char *name, char *path, size_t cap, error *err)
     } places[] = {{folder, ""},
                   {self, "/../deploy/profiles"},
                   {self, "/../share/siliceo/profiles"},
+                  {self, "/profiles"},
                   {SILICEO_PROFILE_DIR, ""}};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         if (places[i].base == NULL) continue;

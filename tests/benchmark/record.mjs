@@ -39,7 +39,7 @@ export function record(name, command, figures, baseline = {}, more = {}) {
     if (!existsSync(ledger)) throw new Error(`${ledger} is missing`);
     const shown = Object.entries(figures).filter(([, v]) => typeof v === 'number')
         .map(([k, v]) => `${k} ${+v.toPrecision(5)}${result.ratio[k] ? ` (${result.ratio[k]} x)` : ''}`).join(', ');
-    appendFileSync(ledger, `| ${result.date.slice(0, 10)} | ${result.commit} | ${result.machine} | ${name} | \`${command}\` | ${shown} | MEASURED |\n`);
+    appendFileSync(ledger, `| ${result.date.slice(0, 10)} | ${result.commit} | ${result.machine} | ${name} | \`${command}\` | ${shown} | ${result.status} |\n`);
     console.log(`${name}: ${shown}`);
     return result;
 }

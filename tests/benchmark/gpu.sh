@@ -1,0 +1,83 @@
+#!/bin/bash
+# gpu.sh PROGRAMS OUT [correct|speed|all] - what a machine with a GPU is asked to do.
+#
+# PROGRAMS has siliceo-worker, make_model, make_routing and tests/golden (a build folder, or a
+# bundle with them); OUT gets gpu.jsonl, a line a case, which gpu_record.mjs turns into
+# tests/benchmark/results.  The model is the preset 35b-a3b, made at $MODEL (21 GB; /dev/shm).
+# Runs in the repository's root.  A speed is never taken of a build whose golden tests failed.
+set -u
+programs=$1 out=$2 what=${3:-all}
+worker=$programs/siliceo-worker
+model=${MODEL:-/dev/shm/siliceo-35b.gguf}
+lines=$out/gpu.jsonl
+export SILICEO_BUILD=$programs SILICEO_PROFILES=deploy/profiles
+mkdir -p "$out"
+card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
+cpu=$(awk -F': ' '/model name/ { print $2; exit }' /proc/cpuinfo)
+echo "{\"machine\": \"$card; $cpu, $(nproc) cores\"}" > "$lines"
+failed=0
+
+test_case() { # a golden test on the GPU
+    SILICEO_TEST_BACKEND=cuda timeout 120 "$programs/tests/golden/$1" > /tmp/gpu-test.log 2>&1
+    local rc=$?
+    [ $rc = 0 ] || { failed=1; grep -E 'ERROR|FAILED' /tmp/gpu-test.log; }
+    echo "{\"test\": \"$1\", \"passed\": $(grep -c '\[       OK' /tmp/gpu-test.log), \"rc\": $rc}" | tee -a "$lines"
+}
+
+ids() { seq -s, "$1" "$(($1 + $2 - 1))"; }
+
+compare() { # logits of the demo on the GPU beside those of the CPU: name, ids, flags for both, for the GPU
+    "$worker" logits --model deploy/models/demo.gguf --backend cpu --ids "$(ids 5 $2)" --out /tmp/gpu-a $3 &&
+        "$worker" logits --model deploy/models/demo.gguf --backend cuda --ids "$(ids 5 $2)" --out /tmp/gpu-b $3 $4 &&
+        echo "{\"logits\": \"$1\", \"beside_cpu\": $(python3 tests/benchmark/gpu_compare.py /tmp/gpu-a /tmp/gpu-b "$2")}" |
+        tee -a "$lines"
+}
+
+greedy() { # md5 of 512 greedy ids of the demo
+    local sum
+    sum=$("$worker" generate --model deploy/models/demo.gguf --backend cuda --ids 1,2,3,17,200,45 -n 512 --ignore-eog $2 |
+        head -1 | md5sum | cut -c1-12)
+    echo "{\"greedy512\": \"$1\", \"md5\": \"$sum\"}" | tee -a "$lines"
+}
+
+bench() { # name, flags
+    local name=$1
+    shift
+    if timeout 150 "$worker" bench --model "$model" --backend cuda --seed 1 --json "$@" > /tmp/gpu-o.json 2> /tmp/gpu-o.err; then
+        echo "{\"bench\": \"$name\", \"command\": \"siliceo-worker bench --backend cuda --seed 1 --json $*\", \"result\": $(cat /tmp/gpu-o.json)}" |
+            sed "s#$programs/##g" | tee -a "$lines"
+    else
+        echo "{\"bench\": \"$name\", \"error\": \"$(tail -1 /tmp/gpu-o.err | tr -d '\"\\')\"}" | tee -a "$lines"
+    fi
+}
+
+if [ "$what" != speed ]; then
+    for t in test_cuda_backend test_models_golden test_demo_golden test_quant test_head_order test_company test_chunks; do
+        [ -x "$programs/tests/golden/$t" ] && test_case "$t"
+    done
+    compare f32-steps 75 "--activations f32 --kv f32" "--chunk 1"
+    compare f32-prompt 75 "--activations f32 --kv f32" "--chunk 512"
+    compare int8-prompt 75 "" "--chunk 512"
+    greedy all "--slots all"
+    greedy 64 "--slots 64"
+    greedy 32 "--slots 32"
+    greedy 64-lane "--slots 64 --cpu_lane on"
+fi
+[ $failed = 0 ] || { echo "golden tests failed: no speeds"; exit 1; }
+[ "$what" != correct ] || exit 0
+
+[ -f "$model" ] || "$programs/make_model" --params '{"preset":"35b-a3b"}' --out "$model" || exit 1
+"$programs/make_routing" tests/golden/data/routing.json 1 > /tmp/gpu-trace
+trace="--prompt 1 --skip 60 --routing /tmp/gpu-trace"
+one="--sequences 1 --ctx 4096"
+bench resident-trace --slots all $one $trace --decode 600
+bench resident-512 --slots all $one --prompt 512 --decode 64 --repeat 3
+bench resident-2048 --slots all $one --prompt 2048 --chunk 2048 --decode 16 --repeat 2
+for card in rtx2070 rtx3090; do
+    bench $card-trace --profile $card $trace --decode 600 --project $card
+    bench $card-trace-ship --profile $card $trace --decode 600 --cpu_lane off
+    bench $card-512 --profile $card --prompt 512 --decode 256 --cold --repeat 2
+    bench $card-2048 --profile $card --prompt 2048 --chunk 2048 --decode 16 --repeat 2
+done
+bench cpu-lane-trace --slots 320 $one $trace --decode 200 --cpu_lane all
+bench cpu-lane-512 --slots 320 $one --prompt 512 --decode 16 --repeat 2 --cpu_lane all

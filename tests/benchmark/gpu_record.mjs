@@ -1,0 +1,42 @@
+// gpu_record.mjs GPU.jsonl COMMIT - results and ledger lines from what gpu.sh measured on another machine.
+import { readFileSync } from 'node:fs';
+import { record } from './record.mjs';
+
+const [path, commit] = process.argv.slice(2);
+const lines = readFileSync(path, 'utf8').split('\n').filter(Boolean).map((line) => JSON.parse(line));
+const machine = lines.find((l) => l.machine).machine;
+const benches = Object.fromEntries(lines.filter((l) => l.result).map((l) => [l.bench, l]));
+const more = (parts) => ({ machine, commit, runs: parts.filter((p) => benches[p]).map((p) => benches[p]) });
+
+// The figures of a case, from its run on the trace and its runs on natural routing.
+function speed(name, trace, p512, p2048, peer) {
+    const runs = [trace, p512, p2048].map((p) => benches[p]?.result.figures);
+    if (!runs[0] && !runs[1]) return;
+    const [t, a, b] = runs;
+    const figures = { decode_tok_per_s: t?.decode_tok_per_s, prefill512_tok_per_s: a?.prefill_tok_per_s,
+        prefill2048_tok_per_s: b?.prefill_tok_per_s, vram_peak_mib: Math.max(...runs.filter(Boolean).map((r) => r.vram_peak_mib)),
+        hit_rate: t?.hit_rate, misses_per_token: t?.misses_per_token, pcie_bytes_per_token: t?.pcie_bytes_per_token,
+        launches_per_token: t?.launches_per_token, natural_decode_tok_per_s: a?.decode_tok_per_s, natural_hit_rate: a?.hit_rate,
+        cold_prefill512_tok_per_s: a?.cold_prefill_tok_per_s, cold_ttft_ms: a?.cold_ttft_ms, first32_hit_rate: a?.first32_hit_rate,
+        first64_hit_rate: a?.first64_hit_rate, first128_hit_rate: a?.first128_hit_rate, turn_tok_per_s: a?.turn_tok_per_s };
+    for (const key of Object.keys(figures)) if (figures[key] === undefined) delete figures[key];
+    record(name, 'tests/benchmark/gpu.sh', figures, peer, more([trace, p512, p2048]));
+    const projected = Object.entries(t ?? {}).find(([key]) => key.startsWith('PROJECTED'));
+    if (projected) record(`${name}-projected`, 'tests/benchmark/gpu.sh', { decode_tok_per_s: projected[1] }, {},
+        { ...more([trace]), status: 'PROJECTED' });
+}
+
+// llama.cpp v0.5.0 on the same kind of machine and the same file, prompts pinned.
+speed('h200-resident', 'resident-trace', 'resident-512', 'resident-2048',
+    { decode_tok_per_s: 236, prefill512_tok_per_s: 5786, prefill2048_tok_per_s: 9146 });
+speed('h200-2750-slots', 'rtx2070-trace', 'rtx2070-512', 'rtx2070-2048',
+    { decode_tok_per_s: 40, prefill512_tok_per_s: 1745, prefill2048_tok_per_s: 4373 });
+speed('h200-6000-slots', 'rtx3090-trace', 'rtx3090-512', 'rtx3090-2048', { decode_tok_per_s: 57, prefill512_tok_per_s: 2445 });
+speed('h200-cpu-lane', 'cpu-lane-trace', 'cpu-lane-512', undefined, { decode_tok_per_s: 27, prefill512_tok_per_s: 1384 });
+
+const tests = lines.filter((l) => l.test);
+if (tests.length > 0) {
+    record('gpu-correctness', 'tests/benchmark/gpu.sh', { tests_passed: tests.reduce((sum, t) => sum + t.passed, 0),
+        programs_failed: tests.filter((t) => t.rc !== 0).length }, {},
+    { machine, commit, tests, logits: lines.filter((l) => l.logits), greedy: lines.filter((l) => l.greedy512) });
+}
