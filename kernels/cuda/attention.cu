@@ -1,9 +1,9 @@
 /* attention.cu - queries and keys normed, rotated and stored; causal attention over KV pages.
  *
  * Shapes  as kernels/attention_prepare.h and kernels/attention.h; head_dim a multiple of 32 up to
- *         256, at most 16 query heads a KV head.
+ *         256, at most 32 query heads a KV head.
  * Launch  attention_prepare: a warp a head of a row.
- *         attention_split: grid (splits, KV heads, rows), block 256: a block has some positions
+ *         attention_split: grid (splits, KV heads times groups of 8 heads, rows), block 256: a block has some positions
  *         of one row for all query heads of a KV head, 32 positions at a time: keys go to shared
  *         memory as float32, a warp makes the 32 scores of two heads, a thread owns one dimension of
  *         the values.  attention_combine: grid (heads, rows): weights of the splits first, then
@@ -25,7 +25,7 @@ enum {
     POSITIONS = 32,
     KEY_DIMS = 128,
     KEY_PITCH = KEY_DIMS + 4,
-    MAX_GROUP = 16
+    GROUP = ATTENTION_GROUP
 };
 
 /* ---- prepare ---- */
@@ -98,23 +98,33 @@ template <int QUERIES> struct query_block {
     float largest[QUERIES], sum[QUERIES], factor[QUERIES];
 };
 
-/* Dimensions from .. from + dims - 1 of the keys of n positions that lie in one page. */
+/* Dimensions from .. from + dims - 1 of the keys of n positions that lie in one page; all of a
+ * thread's loads come before its first store. */
+template <int DIMS, int PITCH>
 DEVICE void stage_keys(const kv_view &kv, const unsigned char *block, uint32_t slot, uint32_t n,
                        uint32_t from, uint32_t dims, float *keys) {
+    enum { EACH = POSITIONS * DIMS / 4 / ATTENTION_BLOCK };
     const uint32_t quads = dims / 4;
-    for (uint32_t i = threadIdx.x; i < POSITIONS * quads; i += blockDim.x) {
-        const uint32_t p = i / quads, x = i % quads;
-        float4 v = make_float4(0, 0, 0, 0);
-        if (p < n) v = kv_value4(kv.type, block, kv.head_dim, slot + p, from / 4 + x);
-        *(float4 *)(keys + p * KEY_PITCH + 4 * x) = v;
+    float4 held[EACH];
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++) {
+        const uint32_t i = threadIdx.x + k * ATTENTION_BLOCK, p = i / quads;
+        held[k] = make_float4(0, 0, 0, 0);
+        if (p < n)
+            held[k] = kv_value4(kv.type, block, kv.head_dim, slot + p, from / 4 + i % quads);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++) {
+        const uint32_t i = threadIdx.x + k * ATTENTION_BLOCK, p = i / quads;
+        if (p < POSITIONS) *(float4 *)(keys + p * PITCH + 4 * (i % quads)) = held[k];
     }
 }
 
 /* Adds to the scores of N queries first .. against the lane's position. */
-template <int N, int QUERIES>
+template <int N, int PITCH, int QUERIES>
 DEVICE void scores_add(const query_block<QUERIES> *s, const float *keys, uint32_t from,
                        uint32_t dims, uint32_t first, float (&score)[N]) {
-    const float *key = keys + lane_index() * KEY_PITCH;
+    const float *key = keys + lane_index() * PITCH;
 #pragma unroll 4
     for (uint32_t i = 0; i < dims; i += 4) {
         const float4 k = *(const float4 *)(key + i);
@@ -135,9 +145,9 @@ DEVICE void scores_of(const query_block<QUERIES> *s, const kv_view &kv,
         const uint32_t left = kv.head_dim - from,
                        dims = left < KEY_DIMS ? left : (uint32_t)KEY_DIMS;
         __syncthreads();
-        stage_keys(kv, block, slot, n, from, dims, keys);
+        stage_keys<KEY_DIMS, KEY_PITCH>(kv, block, slot, n, from, dims, keys);
         __syncthreads();
-        scores_add<N>(s, keys, from, dims, first, score);
+        scores_add<N, KEY_PITCH>(s, keys, from, dims, first, score);
     }
 }
 
@@ -158,31 +168,13 @@ DEVICE void softmax_update(query_block<QUERIES> *s, uint32_t q, float score, boo
     }
 }
 
-/* acc[k] is query part + k * parts, dimension `dim_index`. */
-template <int N, int QUERIES>
-DEVICE void values_add(const query_block<QUERIES> *s, const kv_view &kv,
-                       const unsigned char *block, uint32_t slot, uint32_t n,
-                       uint32_t dim_index, uint32_t part, uint32_t parts, uint32_t n_queries,
-                       float (&acc)[N]) {
+/* The values of the thread's dimension at n positions; zero beyond. */
+DEVICE void load_values(const kv_view &kv, const unsigned char *block, uint32_t slot,
+                        uint32_t n, uint32_t x, float (&v)[POSITIONS]) {
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        const uint32_t q = part + (uint32_t)k * parts;
-        if (q < n_queries) acc[k] *= s->factor[q];
-    }
-#pragma unroll 4
-    for (uint32_t p = 0; p < n; p++) {
-        const float v = kv_value(kv.type, block, kv.head_dim, slot + p, dim_index);
-        if (parts == 1) {
-#pragma unroll
-            for (int k = 0; k < N; k++)
-                acc[k] = fmaf(s->weight[p][k], v, acc[k]);
-        } else {
-#pragma unroll
-            for (int k = 0; k < N; k++) {
-                const uint32_t q = part + (uint32_t)k * parts;
-                if (q < n_queries) acc[k] = fmaf(s->weight[p][q], v, acc[k]);
-            }
-        }
+    for (uint32_t p = 0; p < POSITIONS; p++) {
+        v[p] = 0;
+        if (p < n) v[p] = kv_value(kv.type, block, kv.head_dim, slot + p, x);
     }
 }
 
@@ -208,7 +200,7 @@ DEVICE uint32_t split_length(uint32_t n_positions, uint32_t n_splits) {
 
 /* A block's queries are reset and those that are not there zeroed. */
 template <int QUERIES>
-DEVICE void queries_load(query_block<QUERIES> *s, const attention_args &a, uint32_t kv_head,
+DEVICE void queries_load(query_block<QUERIES> *s, const attention_args &a, uint32_t first_head,
                          uint64_t first_row, uint32_t n_queries) {
     const uint32_t group = a.n_heads / a.kv.n_kv_heads, dim = a.kv.head_dim;
     for (uint32_t i = threadIdx.x; i < QUERIES * dim; i += blockDim.x) {
@@ -216,7 +208,7 @@ DEVICE void queries_load(query_block<QUERIES> *s, const attention_args &a, uint3
         float v = 0;
         if (q < n_queries)
             v = __ldcg(a.qg + (first_row + q / group) * a.qg_stride +
-                       (uint64_t)(kv_head * group + q % group) * 2 * dim + x);
+                       (uint64_t)(first_head + q % group) * 2 * dim + x);
         s->q[q][x] = v * a.scale;
     }
     for (uint32_t q = threadIdx.x; q < QUERIES; q += blockDim.x) {
@@ -228,49 +220,77 @@ DEVICE void queries_load(query_block<QUERIES> *s, const attention_args &a, uint3
         s->weight[i / QUERIES][i % QUERIES] = 0;
 }
 
+enum { SPLIT_PITCH = MAX_HEAD + 4 };
+
+/* Values are loaded before the keys are waited for.  Thread t has dimension t % dim of the
+ * positions t / dim, + parts, ... of a tile; the parts are joined at the end through `keys`. */
 KERNEL(attention_split, attention_cuda_args, ATTENTION_BLOCK) {
-    __shared__ __align__(16) query_block<MAX_GROUP> s[1];
-    __shared__ __align__(16) float keys[POSITIONS * KEY_PITCH];
+    __shared__ __align__(16) query_block<GROUP> s[1];
+    __shared__ __align__(16) float keys[POSITIONS * SPLIT_PITCH];
     launch_begin();
     const attention_args &b = a.base;
-    const uint32_t split = blockIdx.x, kv_head = blockIdx.y, dim = b.kv.head_dim;
+    const uint32_t heads_a_kv = b.n_heads / b.kv.n_kv_heads, dim = b.kv.head_dim;
+    const uint32_t groups = (heads_a_kv + GROUP - 1) / GROUP;
+    const uint32_t split = blockIdx.x, kv_head = blockIdx.y / groups;
+    const uint32_t first_head = kv_head * heads_a_kv + blockIdx.y % groups * GROUP;
+    const uint32_t left = (kv_head + 1) * heads_a_kv - first_head;
+    const uint32_t n_queries = left < GROUP ? left : (uint32_t)GROUP;
     const uint64_t row = blockIdx.z;
     batch_run run;
     const uint32_t n_positions = positions_of_row(b.batch, row, run);
     const uint32_t length = split_length(n_positions, a.n_splits), begin = split * length;
     if (begin >= n_positions) return;
     const uint32_t end = begin + length < n_positions ? begin + length : n_positions;
-    const uint32_t group = b.n_heads / b.kv.n_kv_heads, warp = threadIdx.x / WARP;
-    queries_load(s, b, kv_head, row, group);
+    const uint32_t warp = threadIdx.x / WARP;
     const uint32_t parts = blockDim.x / dim, part = threadIdx.x / dim, x = threadIdx.x % dim;
-    float acc[MAX_GROUP] = {};
+    queries_load(s, b, first_head, row, n_queries);
+    float acc[GROUP] = {};
     for (uint32_t p = begin; p < end; p += POSITIONS) {
         const uint32_t n = end - p < POSITIONS ? end - p : (uint32_t)POSITIONS;
         const uint32_t page = b.batch.pages[run.first_page + p / KV_PAGE_TOKENS];
         const uint32_t slot = p % KV_PAGE_TOKENS;
-        float score[2] = {};
-        scores_of<2>(s, b.kv, kv_block_of(b.kv, page, kv_head), slot, n, keys, 2 * warp, score);
-        for (uint32_t i = 0; i < 2; i++)
-            if (2 * warp + i < group)
-                softmax_update(s, 2 * warp + i, score[i], lane_index() < n);
+        float v[POSITIONS], score[1] = {0};
+        load_values(b.kv, kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head), slot,
+                    part < parts ? n : 0, x, v);
         __syncthreads();
-        if (part < parts) {
-            const unsigned char *values = kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head);
-            if (parts == 1 && group <= 8) {
-                float(&half)[8] = *(float(*)[8])acc;
-                values_add<8>(s, b.kv, values, slot, n, x, part, parts, group, half);
-            } else {
-                values_add<MAX_GROUP>(s, b.kv, values, slot, n, x, part, parts, group, acc);
-            }
+        stage_keys<MAX_HEAD, SPLIT_PITCH>(b.kv, kv_block_of(b.kv, page, kv_head), slot, n, 0,
+                                          dim, keys);
+        __syncthreads();
+        scores_add<1, SPLIT_PITCH>(s, keys, 0, dim, warp, score);
+        if (warp < n_queries) softmax_update(s, warp, score[0], lane_index() < n);
+        __syncthreads();
+#pragma unroll
+        for (int q = 0; q < GROUP; q++)
+            acc[q] *= s->factor[q];
+#pragma unroll
+        for (uint32_t k = 0; k < POSITIONS; k++) {
+            if (parts > 1 && k % parts != part) continue;
+#pragma unroll
+            for (int q = 0; q < GROUP; q++)
+                acc[q] = fmaf(s->weight[k][q], v[k], acc[q]);
         }
     }
-    if (part >= parts) return;
+    for (uint32_t q = 0; q < n_queries && parts > 1; q++) {
+        __syncthreads();
+        if (part < parts) {
 #pragma unroll
-    for (int k = 0; k < MAX_GROUP; k++) {
-        const uint32_t q = part + (uint32_t)k * parts;
-        if (q >= group) continue;
-        float *to = split_place(a, row, kv_head * group + q, split);
-        to[x] = acc[k];
+            for (int k = 0; k < GROUP; k++)
+                if ((uint32_t)k == q) keys[part * dim + x] = acc[k];
+        }
+        __syncthreads();
+        float sum = 0;
+        for (uint32_t k = 0; k < parts; k++)
+            sum += keys[k * dim + x];
+#pragma unroll
+        for (int k = 0; k < GROUP; k++)
+            if ((uint32_t)k == q) acc[k] = sum;
+    }
+    if (part != 0) return;
+#pragma unroll
+    for (int q = 0; q < GROUP; q++) {
+        if ((uint32_t)q >= n_queries) break;
+        float *to = split_place(a, row, first_head + (uint32_t)q, split);
+        to[x] = acc[q];
         if (x == 0) {
             to[dim] = s->largest[q];
             to[dim + 1] = s->sum[q];
@@ -291,12 +311,14 @@ DEVICE void attention_store(const attention_cuda_args &a, uint64_t row, uint32_t
                         head * dim + x - lane_index(), y);
 }
 
-KERNEL(attention_combine, attention_cuda_args, 256) {
+/* Thread t has dimension t % dim of the splits t / dim, + parts, ...: a quarter of them at 256. */
+KERNEL(attention_combine, attention_cuda_args, ATTENTION_COMBINE_BLOCK) {
     __shared__ float weight[ATTENTION_MAX_SPLITS];
     __shared__ float parts[WARP];
+    __shared__ float sums[ATTENTION_COMBINE_BLOCK];
     launch_begin();
     const attention_args &b = a.base;
-    const uint32_t head = blockIdx.x, x = threadIdx.x, dim = b.kv.head_dim;
+    const uint32_t head = blockIdx.x, t = threadIdx.x, dim = b.kv.head_dim;
     const uint64_t row = blockIdx.y;
     batch_run run;
     const uint32_t n_positions = positions_of_row(b.batch, row, run);
@@ -304,23 +326,28 @@ KERNEL(attention_combine, attention_cuda_args, 256) {
     const uint32_t n = (n_positions + length - 1) / length;
     const float *from = split_place(a, row, head, 0);
     const uint32_t stride = dim + 2;
-    float mine = -INFINITY;
-    if (x < n) mine = __ldcg(from + x * stride + dim);
+    const float mine = t < n ? __ldcg(from + t * stride + dim) : -INFINITY;
+    const float my_sum = t < n ? __ldcg(from + t * stride + dim + 1) : 0.0f;
     const float most = lanes_max(mine);
-    if (lane_index() == 0) parts[x / WARP] = most;
+    if (lane_index() == 0) parts[t / WARP] = most;
     __syncthreads();
-    float largest = -INFINITY;
-    for (uint32_t i = 0; i < blockDim.x / WARP; i++)
-        largest = fmaxf(largest, parts[i]);
+    const float largest = lanes_max(parts[lane_index()]);
     __syncthreads();
-    const float w = x < n ? expf(mine - largest) : 0.0f;
-    if (x < n) weight[x] = w;
-    const float sum = block_sum(x < n ? w * __ldcg(from + x * stride + dim + 1) : 0.0f, parts);
-    if (x >= dim) return;
+    const float w = t < n ? expf(mine - largest) : 0.0f;
+    if (t < n) weight[t] = w;
+    const float sum = block_sum(w * my_sum, parts);
+    const uint32_t n_parts = blockDim.x / dim, part = t / dim, x = t % dim;
     float o = 0;
+    if (part < n_parts) {
 #pragma unroll 8
-    for (uint32_t i = 0; i < n; i++)
-        o = fmaf(weight[i], __ldcg(from + i * stride + x), o);
+        for (uint32_t i = part; i < n; i += n_parts)
+            o = fmaf(weight[i], __ldcg(from + i * stride + x), o);
+    }
+    sums[t] = o;
+    __syncthreads();
+    if (t >= dim) return;
+    for (uint32_t k = 1; k < n_parts; k++)
+        o += sums[k * dim + x];
     attention_store(a, row, head, x, o / sum);
 }
 
@@ -349,6 +376,25 @@ DEVICE uint32_t rows_of_tile(const batch_view &batch, uint32_t t, uint32_t each,
     return 0;
 }
 
+/* acc[k] is query part + k * parts; PARTS is 1, or 0 for a number known when the kernel runs. */
+template <int PARTS>
+DEVICE void tile_values(const query_block<TILE_QUERIES> *s, const float (&v)[POSITIONS],
+                        uint32_t part, float (&acc)[TILE_QUERIES], uint32_t parts = 1) {
+#pragma unroll
+    for (uint32_t k = 0; k < TILE_QUERIES; k++) {
+        const uint32_t q = PARTS == 1 ? k : part + k * parts;
+        if (q < TILE_QUERIES) acc[k] *= s->factor[q];
+    }
+#pragma unroll
+    for (uint32_t p = 0; p < POSITIONS; p++) {
+#pragma unroll
+        for (uint32_t k = 0; k < TILE_QUERIES; k++) {
+            const uint32_t q = PARTS == 1 ? k : part + k * parts;
+            if (q < TILE_QUERIES) acc[k] = fmaf(s->weight[p][q], v[p], acc[k]);
+        }
+    }
+}
+
 KERNEL(attention_tile, attention_cuda_args, ATTENTION_BLOCK) {
     DYNAMIC_SHARED(shared);
     launch_begin();
@@ -363,7 +409,7 @@ KERNEL(attention_tile, attention_cuda_args, ATTENTION_BLOCK) {
     if (n_rows == 0) return;
     const uint32_t n_queries = n_rows * group, first_position = run.position + first;
     const uint64_t first_row = run.first_row + first;
-    queries_load(s, b, kv_head, first_row, n_queries);
+    queries_load(s, b, kv_head * group, first_row, n_queries);
     const uint32_t parts = blockDim.x / dim, part = threadIdx.x / dim, x = threadIdx.x % dim;
     const uint32_t end = first_position + n_rows;
     float acc[TILE_QUERIES] = {};
@@ -371,7 +417,9 @@ KERNEL(attention_tile, attention_cuda_args, ATTENTION_BLOCK) {
         const uint32_t n = end - p < POSITIONS ? end - p : (uint32_t)POSITIONS;
         const uint32_t page = b.batch.pages[run.first_page + p / KV_PAGE_TOKENS];
         const uint32_t slot = p % KV_PAGE_TOKENS;
-        float score[4] = {};
+        float v[POSITIONS], score[4] = {};
+        load_values(b.kv, kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head), slot,
+                    part < parts ? n : 0, x, v);
         scores_of<4>(s, b.kv, kv_block_of(b.kv, page, kv_head), slot, n, keys, 4 * warp, score);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
@@ -380,10 +428,10 @@ KERNEL(attention_tile, attention_cuda_args, ATTENTION_BLOCK) {
                 softmax_update(s, q, score[i], p + lane_index() <= first_position + q / group);
         }
         __syncthreads();
-        if (part < parts)
-            values_add<TILE_QUERIES>(s, b.kv,
-                                     kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head), slot,
-                                     n, x, part, parts, n_queries, acc);
+        if (parts == 1)
+            tile_values<1>(s, v, 0, acc);
+        else
+            tile_values<0>(s, v, part, acc, parts);
     }
     if (part >= parts) return;
 #pragma unroll

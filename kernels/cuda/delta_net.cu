@@ -87,18 +87,17 @@ DEVICE float sum_of_parts(const float *parts, uint32_t dim) {
 }
 
 /* out = rmsnorm(o) * norm * silu(z), by warp 0 .. dim / 32 - 1. */
-DEVICE void step_norm(const delta_net_cuda_args &a, step_shared *s, uint64_t row,
-                      uint32_t head) {
+DEVICE void step_norm(const delta_net_cuda_args &a, step_shared *s, uint64_t row, uint32_t head,
+                      float z) {
     const delta_net_args &b = a.base;
     const uint32_t t = threadIdx.x;
     if (t >= b.dim) return;
     const uint64_t at = (uint64_t)head * b.dim + t;
-    const float z = silu(__ldcg(b.z + row * b.z_stride + at));
     float sum = 0;
     for (uint32_t i = lane_index(); i < b.dim; i += WARP)
         sum = fmaf(s->o[i], s->o[i], sum);
     const float scale = 1.0f / sqrtf(lanes_sum(sum) / (float)b.dim + b.eps);
-    const float v = s->o[t] * scale * b.norm[t] * z;
+    const float v = s->o[t] * scale * b.norm[t] * silu(z);
     if (b.out != 0) b.out[row * b.out_stride + at] = v;
     if (a.act != 0)
         act_store_group((unsigned char *)a.act + row * a.act_stride, b.n_value_heads * b.dim,
@@ -135,12 +134,15 @@ KERNEL(delta_net_step, delta_net_cuda_args, DELTA_NET_STEP_BLOCK) {
     for (uint32_t n = 0; n < run.n_rows; n++) {
         const uint64_t row = run.first_row + n;
         const qkv_place p = qkv_of(b, row, head);
+        const uint64_t z_at = row * b.z_stride + (uint64_t)head * dim + t;
+        const float v = t < dim ? __ldcg(p.v + t) : 0.0f,
+                    z = t < dim ? __ldcg(b.z + z_at) : 0.0f;
+        const float decay = expf(decay_of(b, row, head)), beta = beta_of(b, row, head);
         step_load(s, p, dim);
         const float q_factor =
             1.0f / sqrtf(sum_of_parts(s->parts[0], dim) + 1e-6f) * (1.0f / sqrtf((float)dim));
         const float k_factor = 1.0f / sqrtf(sum_of_parts(s->parts[1], dim) + 1e-6f);
         const float qk = sum_of_parts(s->parts[2], dim) * q_factor * k_factor;
-        const float decay = expf(decay_of(b, row, head)), beta = beta_of(b, row, head);
         float4 key = make_float4(0, 0, 0, 0), query = key;
 #pragma unroll
         for (uint32_t r = 0; r < STEP_ROWS; r++) {
@@ -160,7 +162,7 @@ KERNEL(delta_net_step, delta_net_cuda_args, DELTA_NET_STEP_BLOCK) {
                 read += s->key[g * dim + t];
                 sum += s->query[g * dim + t];
             }
-            const float d = beta * fmaf(-decay, read, __ldcg(p.v + t));
+            const float d = beta * fmaf(-decay, read, v);
             s->d[t] = d;
             s->o[t] = fmaf(qk, d, decay * sum);
         }
@@ -178,7 +180,7 @@ KERNEL(delta_net_step, delta_net_cuda_args, DELTA_NET_STEP_BLOCK) {
                 held[r] = next;
             }
         }
-        step_norm(a, s, row, head);
+        step_norm(a, s, row, head, z);
         __syncthreads();
     }
 #pragma unroll

@@ -32,17 +32,28 @@ __device__ __forceinline__ void launch_begin() {
 #endif
 }
 
+/* Volatile, so that loads of weights written before a wait stay before it. */
 __device__ __forceinline__ uint4 load16(const void *p) {
-    return __ldg((const uint4 *)p);
+    uint4 v;
+    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
 }
 __device__ __forceinline__ uint2 load8(const void *p) {
-    return __ldg((const uint2 *)p);
+    uint2 v;
+    asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
 }
 __device__ __forceinline__ uint32_t load4(const void *p) {
-    return __ldg((const unsigned int *)p);
+    uint32_t v;
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
 }
 __device__ __forceinline__ uint32_t load2(const void *p) {
-    return __ldg((const unsigned short *)p);
+    unsigned short v;
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    return v;
 }
 __device__ __forceinline__ uint32_t load1(const void *p) {
     return __ldg((const unsigned char *)p);
@@ -135,11 +146,9 @@ DEVICE float block_sum(float v, float *parts) {
     v = lanes_sum(v);
     if (lane_index() == 0) parts[threadIdx.x / WARP] = v;
     __syncthreads();
-    float sum = 0;
-    for (uint32_t i = 0; i < blockDim.x / WARP; i++)
-        sum += parts[i];
+    v = lane_index() < blockDim.x / WARP ? parts[lane_index()] : 0.0f;
     __syncthreads();
-    return sum;
+    return lanes_sum(v);
 }
 
 DEVICE float sigmoid(float x) {

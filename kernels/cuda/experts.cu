@@ -194,12 +194,13 @@ DEVICE float down_row(const experts_down_args &a, uint32_t row, uint32_t term, u
         const uint32_t pair = routed ? row * a.n_used + term : a.n_rows * a.n_used + row;
         return dot_exact(m, at, a.h + pair * a.h_stride, lane, width);
     }
-    float acc[1][1] = {};
-    const matrix_view ms[1] = {m};
-    const unsigned char *const ats[1] = {at};
-    const uint32_t token[1] = {0};
-    dot_rows<1, 1, true>(ms, ats, token, x, lane, width, acc);
-    return acc[0][0];
+    float acc = 0;
+    for (uint32_t u = lane; u < x.n_units; u += width) {
+        weight_unit w;
+        unit_any(m, at, u, w);
+        acc = unit_dot(w, x, 0, u, acc);
+    }
+    return acc;
 }
 
 /* The activations of all terms in shared memory, one after another in the order of rank. */
@@ -230,14 +231,15 @@ DEVICE shared_acts acts_of_term(const experts_down_args &a, const uint4 *shared,
 }
 
 /* The residual, then the terms in rank order, then the shared expert: moe_combine.h. */
-DEVICE void down_sum(const experts_down_args &a, uint32_t row, uint32_t out, const float *terms,
-                     const uint64_t *record) {
+DEVICE void down_sum(const experts_down_args &a, uint32_t row, uint32_t out,
+                     const float *terms) {
     float *x = a.x + row * a.x_stride + out;
     float sum = __ldcg(x);
     for (uint32_t j = 0; j < a.n_used; j++) {
         const uint32_t pair = row * a.n_used + j;
-        const float y = record[j] != 0 ? terms[j * EXPERTS_DOWN_ROWS]
-                                       : __ldcg(a.foreign + (uint64_t)pair * a.n_embd + out);
+        const bool here = __ldcg(a.records + __ldcg(a.experts + pair)) != 0;
+        const float y = here ? terms[j * EXPERTS_DOWN_ROWS]
+                             : __ldcg(a.foreign + (uint64_t)pair * a.n_embd + out);
         sum = fmaf(__ldcg(a.weights + pair), y, sum);
     }
     if (a.n_ff_shared > 0)
@@ -246,33 +248,138 @@ DEVICE void down_sum(const experts_down_args &a, uint32_t row, uint32_t out, con
     *x = sum;
 }
 
-KERNEL(experts_down, experts_down_args, EXPERTS_DOWN_BLOCK) {
-    DYNAMIC_SHARED(shared);
-    __shared__ float terms[MAX_TERMS * EXPERTS_DOWN_ROWS];
-    __shared__ uint64_t record[MAX_TERMS];
+/* How the block's warps share the work: warp w takes the places w, w + 8, ... of (term, group of
+ * rows); `width` lanes work on a row. */
+typedef struct down_plan {
+    uint32_t width, a_warp, groups, n_places;
+} down_plan;
+
+DEVICE down_plan plan_down(const experts_down_args &a) {
+    down_plan p;
+    p.width = lanes_a_row(a.n_ff / 32);
+    p.a_warp = WARP / p.width;
+    p.groups = (EXPERTS_DOWN_ROWS + p.a_warp - 1) / p.a_warp;
+    p.n_places = p.groups * (a.n_used + (a.n_ff_shared > 0 ? 1u : 0u));
+    return p;
+}
+
+/* The term and the block's row of a place; the output row repeats the last beyond n_embd. */
+DEVICE uint32_t place_row(const experts_down_args &a, const down_plan &p, uint32_t place,
+                          uint32_t &r) {
+    r = place % p.groups * p.a_warp + lane_index() / p.width;
+    const uint32_t out = blockIdx.x * EXPERTS_DOWN_ROWS + r;
+    return out < a.n_embd ? out : a.n_embd - 1;
+}
+
+enum { DOWN_WARPS = EXPERTS_DOWN_BLOCK / WARP };
+
+/* Whether every lane has at most one unit of a row, all of one fast type. */
+DEVICE bool down_is_short(const experts_down_args &a, const down_plan &p) {
+    return a.h_act != 0 && has_fast_dot(a.down.type) && a.n_ff / 32 <= p.width &&
+           (a.n_ff_shared == 0 ||
+            (a.n_ff_shared == a.n_ff && a.down.shared_type == a.down.type));
+}
+
+/* HELD places of the warp, from its place `first` on: their weights. */
+template <int TYPE, int HELD>
+DEVICE void down_load(const experts_down_args &a, const down_plan &p, uint32_t first,
+                      raw_unit (&raw)[HELD]) {
+    const uint32_t lane = lane_index() % p.width;
+    uint64_t record[HELD];
+#pragma unroll
+    for (uint32_t k = 0; k < HELD; k++) {
+        const uint32_t place = first + k * DOWN_WARPS, term = place / p.groups;
+        record[k] = 0;
+        if (place < p.n_places && term < a.n_used)
+            record[k] = __ldcg(a.records + __ldcg(a.experts + blockIdx.y * a.n_used + term));
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < HELD; k++) {
+        const uint32_t place = first + k * DOWN_WARPS, term = place / p.groups;
+        uint32_t r;
+        const uint32_t out = place_row(a, p, place, r);
+        const matrix_view m = expert_view(a.down, record[k], a.n_ff);
+        if (lane < a.n_ff / 32 && place < p.n_places && (term == a.n_used || record[k] != 0))
+            unit_load<TYPE>(m, matrix_row(m, out), lane, raw[k]);
+    }
+}
+
+/* The first weights of the warp are on their way before it waits for the hidden rows: what it needs
+ * for that was written before experts_up began. */
+template <int TYPE, int HELD>
+DEVICE void down_short(const experts_down_args &a, const down_plan &p, uint4 *shared,
+                       float *terms) {
+    const uint32_t lane = lane_index() % p.width;
+#pragma unroll 1
+    for (uint32_t from = 0; from < p.n_places; from += HELD * DOWN_WARPS) {
+        const uint32_t first = from + threadIdx.x / WARP;
+        raw_unit raw[HELD] = {};
+        down_load<TYPE, HELD>(a, p, first, raw);
+        if (from == 0) {
+            launch_begin();
+            down_acts(a, blockIdx.y, shared);
+            __syncthreads();
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < HELD; k++) {
+            const uint32_t place = first + k * DOWN_WARPS, term = place / p.groups;
+            if (place >= p.n_places) break;
+            uint32_t r;
+            float v = 0;
+            place_row(a, p, place, r);
+            if (lane < a.n_ff / 32) {
+                weight_unit w;
+                unit_decode<TYPE>(raw[k], lane, w);
+                v = unit_dot(w, acts_of_term(a, shared, term), 0, lane, 0.0f);
+            }
+            v = lanes_sum(v, (int)p.width);
+            if (lane == 0 && r < EXPERTS_DOWN_ROWS) terms[term * EXPERTS_DOWN_ROWS + r] = v;
+        }
+    }
+}
+
+DEVICE void down_long(const experts_down_args &a, const down_plan &p, uint4 *shared,
+                      float *terms) {
+    const uint32_t row = blockIdx.y, lane = lane_index() % p.width;
     launch_begin();
-    const uint32_t row = blockIdx.y, first = blockIdx.x * EXPERTS_DOWN_ROWS;
-    for (uint32_t j = threadIdx.x; j < a.n_used; j += blockDim.x)
-        record[j] = __ldcg(a.records + __ldcg(a.experts + row * a.n_used + j));
-    if (threadIdx.x == 0) record[a.n_used] = 0;
     if (a.h_act != 0) down_acts(a, row, shared);
     __syncthreads();
-    const uint32_t n_terms = a.n_used + (a.n_ff_shared > 0 ? 1u : 0u);
-    const uint32_t width = lanes_a_row(a.n_ff / 32), a_warp = WARP / width;
-    const uint32_t groups = (EXPERTS_DOWN_ROWS + a_warp - 1) / a_warp,
-                   lane = lane_index() % width;
-    for (uint32_t i = threadIdx.x / WARP; i < groups * n_terms; i += blockDim.x / WARP) {
-        const uint32_t term = i / groups, r = i % groups * a_warp + lane_index() / width;
-        const uint32_t out = first + r < a.n_embd ? first + r : a.n_embd - 1;
-        if (term < a.n_used && record[term] == 0) continue;
-        const float v = lanes_sum(down_row(a, row, term, record[term], out,
-                                           acts_of_term(a, shared, term), lane, width),
-                                  (int)width);
+    for (uint32_t i = threadIdx.x / WARP; i < p.n_places; i += DOWN_WARPS) {
+        const uint32_t term = i / p.groups;
+        uint32_t r;
+        const uint32_t out = place_row(a, p, i, r);
+        uint64_t record = 0;
+        if (term < a.n_used) {
+            record = __ldcg(a.records + __ldcg(a.experts + row * a.n_used + term));
+            if (record == 0) continue;
+        }
+        const float v = lanes_sum(
+            down_row(a, row, term, record, out, acts_of_term(a, shared, term), lane, p.width),
+            (int)p.width);
         if (lane == 0 && r < EXPERTS_DOWN_ROWS) terms[term * EXPERTS_DOWN_ROWS + r] = v;
     }
+}
+
+KERNEL_FIT(experts_down, experts_down_args, EXPERTS_DOWN_BLOCK, 2) {
+    DYNAMIC_SHARED(shared);
+    __shared__ float terms[MAX_TERMS * EXPERTS_DOWN_ROWS];
+    const down_plan p = plan_down(a);
+    if (!down_is_short(a, p))
+        down_long(a, p, shared, terms);
+    else if (a.down.type == QUANT_Q4_K)
+        down_short<QUANT_Q4_K, 5>(a, p, shared, terms);
+    else if (a.down.type == QUANT_Q5_K)
+        down_short<QUANT_Q5_K, 3>(a, p, shared, terms);
+    else if (a.down.type == QUANT_Q6_K)
+        down_short<QUANT_Q6_K, 3>(a, p, shared, terms);
+    else if (a.down.type == CUDA_Q6_K_SPLIT)
+        down_short<CUDA_Q6_K_SPLIT, 3>(a, p, shared, terms);
+    else
+        down_short<QUANT_Q8_0, 3>(a, p, shared, terms);
     __syncthreads();
-    if (threadIdx.x < EXPERTS_DOWN_ROWS && first + threadIdx.x < a.n_embd)
-        down_sum(a, row, first + threadIdx.x, terms + threadIdx.x, record);
+    const uint32_t out = blockIdx.x * EXPERTS_DOWN_ROWS + threadIdx.x;
+    if (threadIdx.x < EXPERTS_DOWN_ROWS && out < a.n_embd)
+        down_sum(a, blockIdx.y, out, terms + threadIdx.x);
 }
 
 /* ---- prefill ---- */

@@ -5,6 +5,8 @@
  *   experts_up    h = silu(gate x) * (up x) of each pair (row, rank), and of the shared expert
  *                 as pair n_rows * n_used + row; float32 (h) or quantized (h_act).
  *   experts_down  out = x + sum of weight * (down h) in rank order + sigmoid(gate) * shared
+ *                 Launched with programmatic serialization, experts_up must be the launch before
+ *                 it: it reads records, experts and weights before it waits.
  * Prefill:
  *   experts_sort  pairs by expert: the lists and tiles of matmul.h's grouped form
  *   matmul_q8 twice, swiglu, matmul_q8 with out_rows = pair numbers, then moe_combine.

@@ -24,6 +24,7 @@
     X(matvec_2)                                                                                \
     X(matvec_4)                                                                                \
     X(matvec_8)                                                                                \
+    X(matvec_float)                                                                            \
     X(matvec_any)                                                                              \
     X(matvec_f32)                                                                              \
     X(matmul_q8)                                                                               \

@@ -1,6 +1,7 @@
 /* matvec.cu - out = W x for one to eight rows of activations; kernels/cuda/matvec.h.
  *
- * Shapes  see matvec.h; a warp takes one row at a time of the segments' rows in turn.
+ * Shapes  see matvec.h; a warp takes one row at a time of the segments' rows in turn, and loads
+ *         the next 32 x 32 weights while it multiplies the present ones.
  * Launch  grid (blocks, groups of tokens), block 256, dynamic shared memory for the activations
  *         (matvec_choose); persistent: blocks stride over the rows.
  * Cost    one read of the weights for every T tokens: bound by bandwidth.
@@ -44,28 +45,97 @@ DEVICE bool wants_acts(const matvec_args &a) {
     return false;
 }
 
-template <int T, bool RARE>
-DEVICE void matvec_row(const matvec_args &a, const shared_acts &x, uint32_t first, uint32_t n,
-                       uint32_t row) {
-    const uint32_t s = segment_of(a, row), lane = lane_index();
-    const matrix_view m[1] = {segment_view(a, s)};
-    const unsigned char *const at[1] = {matrix_row(m[0], row)};
-    const uint32_t token[1] = {0};
-    float acc[1][T] = {};
-    if (is_float_type(m[0].type)) {
-        for (uint32_t t = 0; t < n; t++) {
-            const float *v = a.x + (first + t) * a.x_stride;
-            const float sum = lanes_sum(dot_float(m[0].type, at[0], v, a.n_cols, lane, WARP));
-            if (lane == 0) segment_store(a.segments[s], first + t, row, sum);
-        }
-        return;
-    }
-    dot_rows<1, T, RARE>(m, at, token, x, lane, WARP, acc);
+template <int T>
+DEVICE void finish_row(const matvec_segment &g, uint32_t first, uint32_t n, uint32_t row,
+                       float (&acc)[T]) {
 #pragma unroll
     for (int t = 0; t < T; t++) {
-        const float sum = lanes_sum(acc[0][t]);
-        if (lane == 0 && (uint32_t)t < n)
-            segment_store(a.segments[s], first + (uint32_t)t, row, sum);
+        const float sum = lanes_sum(acc[t]);
+        if (lane_index() == 0 && (uint32_t)t < n)
+            segment_store(g, first + (uint32_t)t, row, sum);
+        acc[t] = 0;
+    }
+}
+
+/* Rows row, row + step, ... of a segment; of each the lane takes the units lane, lane + 32, ...
+ * The next unit, of this row or the next one, is loaded when the present one has been decoded. */
+template <int TYPE, int T>
+DEVICE void matvec_rows(const matvec_segment &g, const matrix_view &m, const shared_acts &x,
+                        uint32_t first, uint32_t n, uint32_t row, uint32_t step) {
+    const uint32_t rounds = (x.n_units + WARP - 1) / WARP;
+    const uint32_t lane = lane_index();
+    uint32_t unit = lane, round = 0;
+    raw_unit raw = {}; /* defined on every path, or it would hold registers in all of them */
+    float acc[T] = {};
+    if (row < g.n_rows && unit < x.n_units) unit_load<TYPE>(m, matrix_row(m, row), unit, raw);
+#pragma unroll 1
+    while (row < g.n_rows) {
+        weight_unit w = {};
+        const uint32_t at = unit, done = row;
+        if (at < x.n_units) unit_decode<TYPE>(raw, at, w);
+        const bool last = ++round == rounds;
+        unit += WARP;
+        if (last) {
+            unit = lane;
+            row += step;
+            round = 0;
+        }
+        if (row < g.n_rows && unit < x.n_units)
+            unit_load<TYPE>(m, matrix_row(m, row), unit, raw);
+        if (at < x.n_units) {
+#pragma unroll
+            for (int t = 0; t < T; t++)
+                acc[t] = unit_dot(w, x, (uint32_t)t, at, acc[t]);
+        }
+        if (last) finish_row<T>(g, first, n, done, acc);
+    }
+}
+
+/* Float weights; with RARE also every quantized type, a token at a time.  Apart from the fast types,
+ * since the call that decodes rare ones would cost those their registers. */
+template <bool RARE>
+DEVICE void matvec_slow_rows(const matvec_args &a, const matvec_segment &g,
+                             const matrix_view &m, const shared_acts &x, uint32_t first,
+                             uint32_t n, uint32_t row, uint32_t step) {
+    const uint32_t lane = lane_index();
+    for (; row < g.n_rows; row += step) {
+        for (uint32_t t = 0; t < n; t++) {
+            float acc = 0;
+            if (is_float_type(m.type)) {
+                acc = dot_float(m.type, matrix_row(m, row), a.x + (first + t) * a.x_stride,
+                                a.n_cols, lane, WARP);
+            } else if (RARE) {
+                for (uint32_t u = lane; u < x.n_units; u += WARP) {
+                    weight_unit w;
+                    unit_any(m, matrix_row(m, row), u, w);
+                    acc = unit_dot(w, x, t, u, acc);
+                }
+            }
+            acc = lanes_sum(acc);
+            if (lane == 0) segment_store(g, first + t, row, acc);
+        }
+    }
+}
+
+template <int T, bool RARE>
+DEVICE void matvec_segment_rows(const matvec_args &a, uint32_t s, const shared_acts &x,
+                                uint32_t first, uint32_t n, uint32_t row, uint32_t step) {
+    const matrix_view m = segment_view(a, s);
+    const matvec_segment &g = a.segments[s];
+    if (RARE) return matvec_slow_rows<true>(a, g, m, x, first, n, row, step);
+    switch (m.type) {
+    case QUANT_Q4_K:
+        return matvec_rows<QUANT_Q4_K, T>(g, m, x, first, n, row, step);
+    case QUANT_Q5_K:
+        return matvec_rows<QUANT_Q5_K, T>(g, m, x, first, n, row, step);
+    case QUANT_Q6_K:
+        return matvec_rows<QUANT_Q6_K, T>(g, m, x, first, n, row, step);
+    case CUDA_Q6_K_SPLIT:
+        return matvec_rows<CUDA_Q6_K_SPLIT, T>(g, m, x, first, n, row, step);
+    case QUANT_Q8_0:
+        return matvec_rows<QUANT_Q8_0, T>(g, m, x, first, n, row, step);
+    default:
+        return matvec_slow_rows<false>(a, g, m, x, first, n, row, step);
     }
 }
 
@@ -73,6 +143,9 @@ DEVICE void matvec_row(const matvec_args &a, const shared_acts &x, uint32_t firs
  * and thrown away. */
 template <int T, bool RARE> DEVICE void matvec_body(const matvec_args &a) {
     DYNAMIC_SHARED(shared);
+    const uint32_t warps = blockDim.x / WARP, step = gridDim.x * warps;
+    uint32_t row = blockIdx.x * warps + threadIdx.x / WARP;
+    const uint32_t begin = segment_of(a, row);
     launch_begin();
     const uint32_t first = blockIdx.y * T, left = a.n_tokens - first;
     const uint32_t n = left < T ? left : T;
@@ -81,25 +154,65 @@ template <int T, bool RARE> DEVICE void matvec_body(const matvec_args &a) {
         x = acts_copy(shared, (const unsigned char *)a.act + first * a.act_stride, a.act_stride,
                       a.n_cols, n);
     __syncthreads();
-    const uint32_t n_rows = rows_of_segments(a), warps = blockDim.x / WARP;
-    for (uint32_t row = blockIdx.x * warps + threadIdx.x / WARP; row < n_rows;
-         row += gridDim.x * warps)
-        matvec_row<T, RARE>(a, x, first, n, row);
+#pragma unroll 1
+    for (uint32_t s = begin; s < a.n_segments; s++) {
+        const uint32_t n_rows = a.segments[s].n_rows;
+        matvec_segment_rows<T, RARE>(a, s, x, first, n, row, step);
+        /* The warp's first row in the next segment. */
+        const uint32_t done = row < n_rows ? (n_rows - row + step - 1) / step : 0;
+        row = row + done * step - n_rows;
+    }
 }
 
-KERNEL(matvec_1, matvec_args, MATVEC_BLOCK) {
+/* Float matrices alone: the block's warps share the columns of a row. */
+KERNEL(matvec_float, matvec_args, MATVEC_BLOCK) {
+    __shared__ float parts[MATVEC_BLOCK / WARP];
+    const uint32_t n_rows = rows_of_segments(a), first = blockIdx.y * MATVEC_MAX_TOKENS;
+    const uint32_t left = a.n_tokens - first;
+    const uint32_t n = left < MATVEC_MAX_TOKENS ? left : (uint32_t)MATVEC_MAX_TOKENS;
+    for (uint32_t i = blockIdx.x; i < n_rows; i += gridDim.x) {
+        uint32_t row = i;
+        const uint32_t s = segment_of(a, row), t4 = threadIdx.x;
+        const matrix_view m = segment_view(a, s);
+        const unsigned char *at = matrix_row(m, row);
+        float4 w[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++)
+            if (t4 + k * MATVEC_BLOCK < a.n_cols / 4)
+                w[k] = load_float4(m.type, at, t4 + k * MATVEC_BLOCK);
+        if (i == blockIdx.x) launch_begin();
+        for (uint32_t t = 0; t < n; t++) {
+            const float4 *x = (const float4 *)(a.x + (first + t) * a.x_stride);
+            float acc = 0;
+            for (uint32_t c = t4, k = 0; c < a.n_cols / 4; c += MATVEC_BLOCK, k++) {
+                const float4 v = __ldcg(x + c);
+                float4 f = w[0];
+                if (k == 1) f = w[1];
+                if (k > 1) f = load_float4(m.type, at, c);
+                acc = fmaf(f.x, v.x, acc);
+                acc = fmaf(f.y, v.y, acc);
+                acc = fmaf(f.z, v.z, acc);
+                acc = fmaf(f.w, v.w, acc);
+            }
+            const float sum = block_sum(acc, parts);
+            if (threadIdx.x == 0) segment_store(a.segments[s], first + t, row, sum);
+        }
+    }
+}
+
+KERNEL_FIT(matvec_1, matvec_args, MATVEC_BLOCK, 4) {
     matvec_body<1, false>(a);
 }
-KERNEL(matvec_2, matvec_args, MATVEC_BLOCK) {
+KERNEL_FIT(matvec_2, matvec_args, MATVEC_BLOCK, 3) {
     matvec_body<2, false>(a);
 }
-KERNEL(matvec_4, matvec_args, MATVEC_BLOCK) {
+KERNEL_FIT(matvec_4, matvec_args, MATVEC_BLOCK, 3) {
     matvec_body<4, false>(a);
 }
 KERNEL_FIT(matvec_8, matvec_args, MATVEC_BLOCK, 2) {
     matvec_body<8, false>(a);
 }
-KERNEL(matvec_any, matvec_args, MATVEC_BLOCK) {
+KERNEL_FIT(matvec_any, matvec_args, MATVEC_BLOCK, 2) {
     matvec_body<1, true>(a);
 }
 

@@ -75,6 +75,11 @@ static inline cuda_kernel matvec_choose(const matvec_args *a, uint32_t n_sms, cu
                          : tokens == 2 ? CUDA_KERNEL_matvec_2
                                        : CUDA_KERNEL_matvec_1;
     if (!common) kernel = CUDA_KERNEL_matvec_any;
+    if (!quantized) {
+        *out = cuda_shape_of(rows < 4 * n_sms ? rows : 4 * n_sms,
+                             cuda_ceil_div(a->n_tokens, MATVEC_MAX_TOKENS), MATVEC_BLOCK);
+        return CUDA_KERNEL_matvec_float;
+    }
     if (quantized && a->act == NULL) kernel = CUDA_KERNEL_matvec_f32;
     if (kernel == CUDA_KERNEL_matvec_any || kernel == CUDA_KERNEL_matvec_f32) tokens = 1;
     const uint32_t blocks = cuda_ceil_div(rows, MATVEC_BLOCK / 32), most = 4 * n_sms;

@@ -15,7 +15,7 @@
  * attention_tile     the same op for many rows of one run, without workspace.
  * Pages              kv_layout.h's layout, in device memory.
  * Limits             state dim a multiple of 32 up to 128; head_dim a multiple of 32 up to 256; at
- *                    most 16 query heads a KV head.
+ *                    most 32 query heads a KV head.
  */
 #ifndef SILICEO_KERNELS_CUDA_MIXERS_H
 #define SILICEO_KERNELS_CUDA_MIXERS_H
@@ -106,7 +106,7 @@ typedef struct attention_cuda_args {
 KERNEL_ARGS_SIZE(attention_cuda_args, 144);
 
 /* A split has ATTENTION_SPLIT positions, or more where n_splits would not be enough. */
-enum { ATTENTION_SPLIT = 64, ATTENTION_MAX_SPLITS = 128, ATTENTION_BLOCK = 256 };
+enum { ATTENTION_SPLIT = 32, ATTENTION_MAX_SPLITS = 256, ATTENTION_BLOCK = 256 };
 
 static inline uint32_t attention_splits(uint32_t max_positions) {
     const uint32_t n = cuda_ceil_div(max_positions, ATTENTION_SPLIT);
@@ -118,14 +118,20 @@ static inline uint64_t attention_workspace_bytes(uint32_t n_rows, uint32_t n_hea
     return (uint64_t)n_rows * n_heads * n_splits * (head_dim + 2) * 4;
 }
 
+/* Query heads that a block of attention_split takes. */
+enum { ATTENTION_GROUP = 8, ATTENTION_COMBINE_BLOCK = 1024 };
+
 static inline cuda_shape attention_split_shape(const attention_cuda_args *a) {
-    cuda_shape s = cuda_shape_of(a->n_splits, a->base.kv.n_kv_heads, ATTENTION_BLOCK);
+    const uint32_t group = a->base.n_heads / a->base.kv.n_kv_heads;
+    cuda_shape s = cuda_shape_of(a->n_splits,
+                                 a->base.kv.n_kv_heads * cuda_ceil_div(group, ATTENTION_GROUP),
+                                 ATTENTION_BLOCK);
     s.grid_z = a->base.batch.n_rows;
     return s;
 }
 
 static inline cuda_shape attention_combine_shape(const attention_cuda_args *a) {
-    return cuda_shape_of(a->base.n_heads, a->base.batch.n_rows, 256);
+    return cuda_shape_of(a->base.n_heads, a->base.batch.n_rows, ATTENTION_COMBINE_BLOCK);
 }
 
 /* 32 queries in shared memory, their weights for 32 positions, three vectors, 128 dimensions of 32 keys. */

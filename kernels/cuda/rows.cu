@@ -43,7 +43,7 @@ KERNEL(quantize, quantize_args, 256) {
 
 /* A thread keeps the first NORM_HELD of its values in registers, and their weights, which are
  * loaded before the wait for x; longer rows are read a second time. */
-enum { NORM_BLOCK = 256, NORM_HELD = 8 };
+enum { NORM_BLOCK = 1024, NORM_HELD = 2 };
 
 DEVICE float norm_input(const norm_args &a, float *x, uint32_t i) {
     float v = __ldcg(x + i);

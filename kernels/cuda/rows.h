@@ -34,7 +34,7 @@ typedef struct norm_args {
 KERNEL_ARGS_SIZE(norm_args, 88);
 
 static inline cuda_shape rmsnorm_shape(uint32_t n_rows) {
-    return cuda_shape_of(n_rows, 1, 256);
+    return cuda_shape_of(n_rows, 1, 1024);
 }
 
 typedef struct swiglu_q8_args {

@@ -7,7 +7,7 @@
  * flight before the first value is needed.
  *
  * unit_load     block types in 16-byte loads where the format allows (Q4_K, Q5_K, split Q6_K), in
- *               words shifted together for the types that are only 2-aligned (Q6_K, Q8_0)
+ *               words for the types that are only 2-aligned (Q6_K, Q8_0)
  * unit_any      every type, by bytes; for the rare ones
  */
 #ifndef SILICEO_KERNELS_CUDA_UNIT_CUH
@@ -22,7 +22,8 @@ typedef struct weight_unit {
     float min[2];
 } weight_unit;
 
-/* What unit_load fetches: v as the type wants it, extra a few loose bytes. */
+/* What unit_load fetches: v as the type wants it, extra a few loose bytes.  Nothing is computed
+ * from loaded words before they are decoded, so that loading waits for nothing. */
 typedef struct raw_unit {
     uint4 v[5];
     uint32_t extra;
@@ -48,23 +49,32 @@ DEVICE uint32_t joined(uint32_t low, uint32_t high, uint32_t shift) {
     return __funnelshift_r(low, high, shift);
 }
 
-/* 32 bytes at an even address; never reads beyond them. */
-DEVICE void load32_even(const unsigned char *p, uint4 *v) {
+/* The words around 32 bytes at an even address, nine where they begin in the middle of a word;
+ * never reads beyond them.  They are put together when they are used, so that nothing waits for
+ * the loads here.  Word i of the nine is v[i / 4], and the ninth is `last`. */
+DEVICE void load32_even(const unsigned char *p, uint4 *v, uint32_t &last) {
     const uint32_t odd = (uint32_t)((uintptr_t)p & 2);
     const unsigned char *w = p - odd;
-    uint32_t word[9];
-    for (int i = 0; i < 8; i++)
-        word[i] = load4(w + 4 * i);
-    word[8] = odd ? load2(p + 30) : 0;
-    const uint32_t shift = odd * 8;
-    v[0].x = joined(word[0], word[1], shift);
-    v[0].y = joined(word[1], word[2], shift);
-    v[0].z = joined(word[2], word[3], shift);
-    v[0].w = joined(word[3], word[4], shift);
-    v[1].x = joined(word[4], word[5], shift);
-    v[1].y = joined(word[5], word[6], shift);
-    v[1].z = joined(word[6], word[7], shift);
-    v[1].w = joined(word[7], word[8], shift);
+    v[0].x = load4(w);
+    v[0].y = load4(w + 4);
+    v[0].z = load4(w + 8);
+    v[0].w = load4(w + 12);
+    v[1].x = load4(w + 16);
+    v[1].y = load4(w + 20);
+    v[1].z = load4(w + 24);
+    v[1].w = load4(w + 28);
+    last = odd ? load2(p + 30) : 0;
+}
+
+DEVICE void join32(const uint4 *v, uint32_t last, uint32_t shift, uint32_t *out) {
+    out[0] = joined(v[0].x, v[0].y, shift);
+    out[1] = joined(v[0].y, v[0].z, shift);
+    out[2] = joined(v[0].z, v[0].w, shift);
+    out[3] = joined(v[0].w, v[1].x, shift);
+    out[4] = joined(v[1].x, v[1].y, shift);
+    out[5] = joined(v[1].y, v[1].z, shift);
+    out[6] = joined(v[1].z, v[1].w, shift);
+    out[7] = joined(v[1].w, last, shift);
 }
 
 /* row: the row's first byte; u: which 32 columns of it. */
@@ -90,15 +100,19 @@ DEVICE void unit_load(const matrix_view &m, const unsigned char *row, uint32_t u
         r.v[1] = load16(b + in / 4 * 64 + in % 2 * 32 + 16);
         r.v[2] = load16(b + 128 + in / 4 * 32);
         r.v[3] = load16(b + 128 + in / 4 * 32 + 16);
-        r.extra = load2(b + 192 + in * 2) | load2(m.base + m.split_d + 2 * block) << 16;
+        r.extra = load2(b + 192 + in * 2);
+        r.v[4].w = load2(m.base + m.split_d + 2 * block);
     } else if (TYPE == QUANT_Q6_K) {
         const unsigned char *b = row + u / 8 * 210;
-        load32_even(b + in / 4 * 64 + in % 2 * 32, &r.v[0]);
-        load32_even(b + 128 + in / 4 * 32, &r.v[2]);
-        r.extra = load2(b + 192 + in * 2) | load2(b + 208) << 16;
+        load32_even(b + in / 4 * 64 + in % 2 * 32, &r.v[0], r.v[4].x);
+        load32_even(b + 128 + in / 4 * 32, &r.v[2], r.v[4].y);
+        r.v[4].z = (uint32_t)((uintptr_t)b & 2) * 8;
+        r.extra = load2(b + 192 + in * 2);
+        r.v[4].w = load2(b + 208);
     } else if (TYPE == QUANT_Q8_0) {
         const unsigned char *b = row + u * 34;
-        load32_even(b + 2, &r.v[0]);
+        load32_even(b + 2, &r.v[0], r.v[4].x);
+        r.v[4].z = (uint32_t)((uintptr_t)(b + 2) & 2) * 8;
         r.extra = load2(b);
     }
 }
@@ -147,19 +161,24 @@ template <int TYPE> DEVICE void unit_decode(const raw_unit &r, uint32_t u, weigh
             if (TYPE == QUANT_Q5_K) out.q[i] |= ((high[i] >> in) & 0x01010101u) << 4;
         }
     } else if (TYPE == QUANT_Q6_K || TYPE == CUDA_Q6_K_SPLIT) {
-        words_of(r.v[0], r.v[1], low);
-        words_of(r.v[2], r.v[3], high);
+        if (TYPE == QUANT_Q6_K) {
+            join32(&r.v[0], r.v[4].x, r.v[4].z, low);
+            join32(&r.v[2], r.v[4].y, r.v[4].z, high);
+        } else {
+            words_of(r.v[0], r.v[1], low);
+            words_of(r.v[2], r.v[3], high);
+        }
 #pragma unroll
         for (int i = 0; i < 8; i++)
             out.q[i] = bytes_less(low_or_high(low[i], in % 4 / 2 * 4) |
                                       ((high[i] >> in % 4 * 2) & 0x03030303u) << 4,
                                   0x20202020u);
-        const float d = half_value(r.extra >> 16);
+        const float d = half_value(r.v[4].w);
         out.scale[0] = d * (float)(signed char)(r.extra & 255);
         out.scale[1] = d * (float)(signed char)(r.extra >> 8 & 255);
         out.min[0] = out.min[1] = 0;
     } else if (TYPE == QUANT_Q8_0) {
-        words_of(r.v[0], r.v[1], out.q);
+        join32(&r.v[0], r.v[4].x, r.v[4].z, out.q);
         out.scale[0] = out.scale[1] = half_value(r.extra);
         out.min[0] = out.min[1] = 0;
     }

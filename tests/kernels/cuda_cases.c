@@ -1121,7 +1121,7 @@ static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads
 }
 
 static double attention_cases(const kernel_device *device, attention_way way, uint32_t type) {
-    static const uint32_t shapes[][3] = {{256, 8, 1}, {64, 4, 2}, {96, 2, 2}, {32, 6, 2}};
+    static const uint32_t shapes[][3] = {{256, 8, 1}, {64, 4, 2}, {96, 2, 2}, {32, 20, 2}};
     double most = 0;
     for (int i = 0; i < 4; i++) {
         begin(device);
