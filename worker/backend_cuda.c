@@ -219,7 +219,7 @@ static void cuda_read_stats(const backend *base, model_stats *out) {
     out->launches = b->launches;
     out->expert_bytes_moved = x->bytes_moved;
     out->expert_lookups = x->lookups;
-    out->expert_hits = x->lookups;
+    out->expert_hits = b->params.n_slots > 0 ? x->lookups : 0; /* 0: nobody asked for slots */
     if (x->cache != NULL) {
         expert_cache_counts(x->cache, &out->expert_lookups, &out->expert_hits,
                             &out->expert_inserts);

@@ -61,7 +61,7 @@ if [ "$what" != speed ]; then
     greedy all "--slots all"
     greedy 64 "--slots 64"
     greedy 32 "--slots 32"
-    greedy 64-lane "--slots 64 --cpu_lane on"
+    greedy 64-lane "--slots 64 --cpu-lane on"
 fi
 [ $failed = 0 ] || { echo "golden tests failed: no speeds"; exit 1; }
 [ "$what" != correct ] || exit 0
@@ -75,9 +75,9 @@ bench resident-512 --slots all $one --prompt 512 --decode 64 --repeat 3
 bench resident-2048 --slots all $one --prompt 2048 --chunk 2048 --decode 16 --repeat 2
 for card in rtx2070 rtx3090; do
     bench $card-trace --profile $card $trace --decode 600 --project $card
-    bench $card-trace-ship --profile $card $trace --decode 600 --cpu_lane off
+    bench $card-trace-ship --profile $card $trace --decode 600 --cpu-lane off
     bench $card-512 --profile $card --prompt 512 --decode 256 --cold --repeat 2
     bench $card-2048 --profile $card --prompt 2048 --chunk 2048 --decode 16 --repeat 2
 done
-bench cpu-lane-trace --slots 320 $one $trace --decode 200 --cpu_lane all
-bench cpu-lane-512 --slots 320 $one --prompt 512 --decode 16 --repeat 2 --cpu_lane all
+bench cpu-lane-trace --slots 320 $one $trace --decode 200 --cpu-lane all
+bench cpu-lane-512 --slots 320 $one --prompt 512 --decode 16 --repeat 2 --cpu-lane all
