@@ -99,25 +99,35 @@ template <int QUERIES> struct query_block {
 };
 
 /* Dimensions from .. from + dims - 1 of the keys of n positions that lie in one page; all of a
- * thread's loads come before its first store. */
-template <int DIMS, int PITCH>
-DEVICE void stage_keys(const kv_view &kv, const unsigned char *block, uint32_t slot, uint32_t n,
-                       uint32_t from, uint32_t dims, float *keys) {
+ * thread's loads come before its first store.  What lies beyond n repeats the last position. */
+template <uint32_t TYPE, int DIMS, int PITCH>
+DEVICE void stage_keys_of(const kv_view &kv, const unsigned char *block, uint32_t slot,
+                          uint32_t n, uint32_t from, uint32_t dims, float *keys) {
     enum { EACH = POSITIONS * DIMS / 4 / ATTENTION_BLOCK };
     const uint32_t quads = dims / 4;
     float4 held[EACH];
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
         const uint32_t i = threadIdx.x + k * ATTENTION_BLOCK, p = i / quads;
-        held[k] = make_float4(0, 0, 0, 0);
-        if (p < n)
-            held[k] = kv_value4(kv.type, block, kv.head_dim, slot + p, from / 4 + i % quads);
+        held[k] = kv_value4<TYPE>(block, kv.head_dim, slot + (p < n ? p : n - 1),
+                                  from / 4 + i % quads);
     }
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
         const uint32_t i = threadIdx.x + k * ATTENTION_BLOCK, p = i / quads;
         if (p < POSITIONS) *(float4 *)(keys + p * PITCH + 4 * (i % quads)) = held[k];
     }
+}
+
+template <int DIMS, int PITCH>
+DEVICE void stage_keys(const kv_view &kv, const unsigned char *block, uint32_t slot, uint32_t n,
+                       uint32_t from, uint32_t dims, float *keys) {
+    if (kv.type == KV_F16)
+        stage_keys_of<KV_F16, DIMS, PITCH>(kv, block, slot, n, from, dims, keys);
+    else if (kv.type == KV_F32)
+        stage_keys_of<KV_F32, DIMS, PITCH>(kv, block, slot, n, from, dims, keys);
+    else
+        stage_keys_of<KV_Q8, DIMS, PITCH>(kv, block, slot, n, from, dims, keys);
 }
 
 /* Adds to the scores of N queries first .. against the lane's position. */
@@ -168,14 +178,24 @@ DEVICE void softmax_update(query_block<QUERIES> *s, uint32_t q, float score, boo
     }
 }
 
-/* The values of the thread's dimension at n positions; zero beyond. */
+/* The values of the thread's dimension at n positions, n >= 1; beyond, where all weights are
+ * zero, the last one again. */
+template <uint32_t TYPE>
+DEVICE void load_values_of(const kv_view &kv, const unsigned char *block, uint32_t slot,
+                           uint32_t n, uint32_t x, float (&v)[POSITIONS]) {
+#pragma unroll
+    for (uint32_t p = 0; p < POSITIONS; p++)
+        v[p] = kv_value<TYPE>(block, kv.head_dim, slot + (p < n ? p : n - 1), x);
+}
+
 DEVICE void load_values(const kv_view &kv, const unsigned char *block, uint32_t slot,
                         uint32_t n, uint32_t x, float (&v)[POSITIONS]) {
-#pragma unroll
-    for (uint32_t p = 0; p < POSITIONS; p++) {
-        v[p] = 0;
-        if (p < n) v[p] = kv_value(kv.type, block, kv.head_dim, slot + p, x);
-    }
+    if (kv.type == KV_F16)
+        load_values_of<KV_F16>(kv, block, slot, n, x, v);
+    else if (kv.type == KV_F32)
+        load_values_of<KV_F32>(kv, block, slot, n, x, v);
+    else
+        load_values_of<KV_Q8>(kv, block, slot, n, x, v);
 }
 
 /* What attention_split leaves for each row, head and split: head_dim sums, then the largest
@@ -250,8 +270,7 @@ KERNEL(attention_split, attention_cuda_args, ATTENTION_BLOCK) {
         const uint32_t page = b.batch.pages[run.first_page + p / KV_PAGE_TOKENS];
         const uint32_t slot = p % KV_PAGE_TOKENS;
         float v[POSITIONS], score[1] = {0};
-        load_values(b.kv, kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head), slot,
-                    part < parts ? n : 0, x, v);
+        load_values(b.kv, kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head), slot, n, x, v);
         __syncthreads();
         stage_keys<MAX_HEAD, SPLIT_PITCH>(b.kv, kv_block_of(b.kv, page, kv_head), slot, n, 0,
                                           dim, keys);
@@ -418,8 +437,7 @@ KERNEL(attention_tile, attention_cuda_args, ATTENTION_BLOCK) {
         const uint32_t page = b.batch.pages[run.first_page + p / KV_PAGE_TOKENS];
         const uint32_t slot = p % KV_PAGE_TOKENS;
         float v[POSITIONS], score[4] = {};
-        load_values(b.kv, kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head), slot,
-                    part < parts ? n : 0, x, v);
+        load_values(b.kv, kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head), slot, n, x, v);
         scores_of<4>(s, b.kv, kv_block_of(b.kv, page, kv_head), slot, n, keys, 4 * warp, score);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {

@@ -67,7 +67,7 @@ DEVICE void dot_units(const matrix_view (&m)[R], const unsigned char *const (&ro
 #pragma unroll
         for (int r = 0; r < R; r++) {
             weight_unit w;
-            unit_decode<TYPE>(raw[r], u, w);
+            unit_decode<TYPE, true>(raw[r], u, w);
 #pragma unroll
             for (int t = 0; t < T; t++)
                 acc[r][t] = unit_dot(w, x, token[r] + (uint32_t)t, u, acc[r][t]);

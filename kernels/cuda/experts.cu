@@ -329,7 +329,7 @@ DEVICE void down_short(const experts_down_args &a, const down_plan &p, uint4 *sh
             place_row(a, p, place, r);
             if (lane < a.n_ff / 32) {
                 weight_unit w;
-                unit_decode<TYPE>(raw[k], lane, w);
+                unit_decode<TYPE, true>(raw[k], lane, w);
                 v = unit_dot(w, acts_of_term(a, shared, term), 0, lane, 0.0f);
             }
             v = lanes_sum(v, (int)p.width);

@@ -23,21 +23,22 @@ DEVICE float kv_q8_scale(const unsigned char *block, uint32_t dim, uint32_t slot
     return half_value(__ldcg(scales + slot * (dim / KV_GROUP) + i / KV_GROUP));
 }
 
-/* Value i of position slot. */
-DEVICE float kv_value(uint32_t type, const unsigned char *block, uint32_t dim, uint32_t slot,
-                      uint32_t i) {
+/* Value i of position slot.  The type is a constant where many are loaded, so that no branch
+ * stands between the loads. */
+template <uint32_t TYPE>
+DEVICE float kv_value(const unsigned char *block, uint32_t dim, uint32_t slot, uint32_t i) {
     const uint32_t at = slot * dim + i;
-    if (type == KV_F16) return half_value(__ldcg((const unsigned short *)block + at));
-    if (type == KV_F32) return __ldcg((const float *)block + at);
+    if (TYPE == KV_F16) return half_value(__ldcg((const unsigned short *)block + at));
+    if (TYPE == KV_F32) return __ldcg((const float *)block + at);
     return kv_q8_scale(block, dim, slot, i) * (float)__ldcg((const signed char *)block + at);
 }
 
 /* Values 4 i .. 4 i + 3. */
-DEVICE float4 kv_value4(uint32_t type, const unsigned char *block, uint32_t dim, uint32_t slot,
-                        uint32_t i) {
+template <uint32_t TYPE>
+DEVICE float4 kv_value4(const unsigned char *block, uint32_t dim, uint32_t slot, uint32_t i) {
     const uint32_t at = slot * (dim / 4) + i;
-    if (type == KV_F32) return __ldcg((const float4 *)block + at);
-    if (type == KV_F16) {
+    if (TYPE == KV_F32) return __ldcg((const float4 *)block + at);
+    if (TYPE == KV_F16) {
         const uint2 w = __ldcg((const uint2 *)block + at);
         return make_float4(half_value(w.x & 0xffff), half_value(w.x >> 16),
                            half_value(w.y & 0xffff), half_value(w.y >> 16));

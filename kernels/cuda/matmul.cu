@@ -141,9 +141,9 @@ DEVICE bool scales_of_16(uint32_t type) {
            type == QUANT_Q3_K;
 }
 
-/* 32 columns: unit `at` of the stage. */
+/* 32 columns: unit `at` of the stage; tokens from n on are left out, eight at a time. */
 template <bool HALVES, bool MINIMA>
-DEVICE void multiply_unit(const q8_tile *tile, uint32_t at, float (&acc)[2][4][4]) {
+DEVICE void multiply_unit(const q8_tile *tile, uint32_t at, uint32_t n, float (&acc)[2][4][4]) {
     const uint32_t warp = threadIdx.x / WARP, g = lane_index() / 4, l = lane_index() % 4;
     const uint32_t row0 = warp / 2 * 32 + g, token0 = warp % 2 * 32;
     uint32_t w[2][4];
@@ -161,6 +161,7 @@ DEVICE void multiply_unit(const q8_tile *tile, uint32_t at, float (&acc)[2][4][4
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const uint32_t token = token0 + 8 * (uint32_t)j;
+        if (token >= n) break;
         const uint32_t x[2] = {tile_word(tile->x, token + g, 32 * at + 4 * l),
                                tile_word(tile->x, token + g, 32 * at + 4 * l + 16)};
         const float4 low = *(const float4 *)&tile->x_factor[2 * at][token + 2 * l];
@@ -189,22 +190,23 @@ DEVICE void multiply_unit(const q8_tile *tile, uint32_t at, float (&acc)[2][4][4
 }
 
 template <bool HALVES, bool MINIMA>
-DEVICE void multiply_stage(const q8_tile *tile, float (&acc)[2][4][4]) {
+DEVICE void multiply_stage(const q8_tile *tile, uint32_t n, float (&acc)[2][4][4]) {
+    if (threadIdx.x / WARP % 2 * 32 >= n) return;
 #pragma unroll
     for (uint32_t at = 0; at < TILE_UNITS; at++)
-        multiply_unit<HALVES, MINIMA>(tile, at, acc);
+        multiply_unit<HALVES, MINIMA>(tile, at, n, acc);
 }
 
-DEVICE void multiply(const q8_tile *tile, uint32_t type, float (&acc)[2][4][4]) {
+DEVICE void multiply(const q8_tile *tile, uint32_t type, uint32_t n, float (&acc)[2][4][4]) {
     if (scales_of_16(type)) {
         if (has_minima(type))
-            multiply_stage<true, true>(tile, acc);
+            multiply_stage<true, true>(tile, n, acc);
         else
-            multiply_stage<true, false>(tile, acc);
+            multiply_stage<true, false>(tile, n, acc);
     } else if (has_minima(type)) {
-        multiply_stage<false, true>(tile, acc);
+        multiply_stage<false, true>(tile, n, acc);
     } else {
-        multiply_stage<false, false>(tile, acc);
+        multiply_stage<false, false>(tile, n, acc);
     }
 }
 
@@ -224,7 +226,7 @@ KERNEL(matmul_q8, matmul_args, MATMUL_BLOCK) {
         put_weights(tile, a, m, stage);
         put_activations(tile, a, x, stage);
         __syncthreads();
-        multiply(tile, a.type, acc);
+        multiply(tile, a.type, p.n, acc);
     }
     const uint32_t warp = threadIdx.x / WARP, g = lane_index() / 4, l = lane_index() % 4;
 #pragma unroll

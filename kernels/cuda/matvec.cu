@@ -72,7 +72,7 @@ DEVICE void matvec_rows(const matvec_segment &g, const matrix_view &m, const sha
     while (row < g.n_rows) {
         weight_unit w = {};
         const uint32_t at = unit, done = row;
-        if (at < x.n_units) unit_decode<TYPE>(raw, at, w);
+        if (at < x.n_units) unit_decode<TYPE, true>(raw, at, w);
         const bool last = ++round == rounds;
         unit += WARP;
         if (last) {
