@@ -161,6 +161,7 @@ status cuda_upload_experts(backend_cuda *b, error *err) {
     size_t slot_bytes = b->layout.slot_bytes;
     size_t n = (size_t)c->n_layers * c->n_experts;
     status rc = STATUS_OK;
+    if (b->params.n_slots > 0) x->bytes_moved = n * slot_bytes;
     for (size_t at = 0; at < n && rc == STATUS_OK; at += CUDA_RECORD_BUFFERS) {
         size_t now = n - at < CUDA_RECORD_BUFFERS ? n - at : CUDA_RECORD_BUFFERS;
         cuda_fill_records(b, at, now, x->staging.bytes);
