@@ -206,7 +206,7 @@ KERNEL_FIT(matvec_1, matvec_args, MATVEC_BLOCK, 4) {
 KERNEL_FIT(matvec_2, matvec_args, MATVEC_BLOCK, 3) {
     matvec_body<2, false>(a);
 }
-KERNEL_FIT(matvec_4, matvec_args, MATVEC_BLOCK, 3) {
+KERNEL_FIT(matvec_4, matvec_args, MATVEC_BLOCK, 2) {
     matvec_body<4, false>(a);
 }
 KERNEL_FIT(matvec_8, matvec_args, MATVEC_BLOCK, 2) {

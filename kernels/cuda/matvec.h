@@ -84,7 +84,7 @@ static inline cuda_kernel matvec_choose(const matvec_args *a, uint32_t n_sms, cu
     if (kernel == CUDA_KERNEL_matvec_any || kernel == CUDA_KERNEL_matvec_f32) tokens = 1;
     /* As many blocks as can be resident (the kernels' launch bounds): one more would wait for
      * a whole walk over the rows. */
-    const uint32_t resident = tokens == 8 ? 2 : tokens > 1 ? 3 : 4;
+    const uint32_t resident = tokens >= 4 ? 2 : tokens > 1 ? 3 : 4;
     const uint32_t blocks = cuda_ceil_div(rows, MATVEC_BLOCK / 32), most = resident * n_sms;
     *out = cuda_shape_of(blocks < most ? blocks : most, cuda_ceil_div(a->n_tokens, tokens),
                          MATVEC_BLOCK);

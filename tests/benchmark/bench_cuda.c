@@ -77,8 +77,10 @@ static void device_free(void *p) {
     CALL(cuMemFree, (cuda_pointer)(uintptr_t)p);
 }
 
+/* On the stream of the launches: a copy from pageable memory returns before it has arrived. */
 static void device_write(void *to, const void *from, size_t bytes) {
-    CALL(cuMemcpyHtoD, (cuda_pointer)(uintptr_t)to, from, bytes);
+    CALL(cuMemcpyHtoDAsync, (cuda_pointer)(uintptr_t)to, from, bytes, stream);
+    CALL(cuStreamSynchronize, stream);
 }
 
 static void device_read(void *to, const void *from, size_t bytes) {
