@@ -90,6 +90,7 @@ static bool any_quantized(const cuda_product *list, size_t n) {
 
 static void multiply_few(backend_cuda *b, const cuda_product *list, size_t n, const float *x,
                          const void *act, size_t n_rows) {
+    CHECK(n > 0 && list[0].matrix != NULL);
     matvec_args args;
     memset(&args, 0, sizeof args);
     uint32_t n_cols = list[0].matrix->n_cols;

@@ -65,7 +65,7 @@ expect 'plain text to another machine is refused' exits 2 'mesh.allow_plain' \
     "$worker" serve --model $model --coordinator tcp://192.0.2.1:5690
 expect 'an address without a port is refused' exits 2 'tcp://HOST:PORT' \
     "$worker" serve --model $model --coordinator tcp://127.0.0.1
-expect 'a name with a space is refused' exits 2 'space' "$worker" serve --model $model --name 'a b'
+expect 'a name with a space is refused' exits 2 'other characters' "$worker" serve --model $model --name 'a b'
 printf 'not a model' >"$work/bad.gguf"
 expect 'a file that is no model ends it with 1 and names the file' exits 1 'bad.gguf' \
     "$worker" serve --model "$work/bad.gguf" --coordinator tcp://127.0.0.1:9
