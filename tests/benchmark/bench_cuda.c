@@ -34,7 +34,7 @@ static double peak_gb_s = 4200;
     } while (0)
 
 static void stop(const char *text) {
-    fprintf(stderr, "bench_cuda: %s\n", text);
+    (void)fprintf(stderr, "bench_cuda: %s\n", text);
     exit(1);
 }
 
@@ -371,14 +371,14 @@ static void time_experts(uint32_t down_type, uint32_t n_rows) {
         up.experts = chosen + i * 8 * USED;
         ADD(experts_up, experts_up_shape(&up), up);
     }
-    snprintf(name, sizeof name, "experts_up Q4_K, %u rows, 8 + 1", n_rows);
+    (void)snprintf(name, sizeof name, "experts_up Q4_K, %u rows, 8 + 1", n_rows);
     report(name, TIMES, pairs * 2 * F * (double)row, 0);
     for (int i = 0; i < TIMES; i++) {
         down.experts = chosen + i * 8 * USED;
         ADD(experts_down, experts_down_shape(&down), down);
     }
-    snprintf(name, sizeof name, "experts_down %s, %u rows", quant_traits_of(down_type)->name,
-             n_rows);
+    (void)snprintf(name, sizeof name, "experts_down %s, %u rows",
+                   quant_traits_of(down_type)->name, n_rows);
     report(name, TIMES, pairs * E * (double)down_row, 0);
 }
 
@@ -433,13 +433,13 @@ static void time_delta_net(uint32_t n_rows) {
         c.state = states + i * state + matrices;
         ADD(conv1d, conv1d_shape(&c), c);
     }
-    snprintf(name, sizeof name, "conv1d, %u rows", n_rows);
+    (void)snprintf(name, sizeof name, "conv1d, %u rows", n_rows);
     report(name, LAYERS, (2.0 * n_rows + 10) * CONV * 4, 0);
     for (int i = 0; i < LAYERS && n_rows <= 8; i++) {
         a.base.state = states + i * state;
         ADD(delta_net_step, delta_net_step_shape(&a), a);
     }
-    snprintf(name, sizeof name, "delta_net_step, %u rows", n_rows);
+    (void)snprintf(name, sizeof name, "delta_net_step, %u rows", n_rows);
     if (n_launches > 0) report(name, LAYERS, 2.0 * matrices * 4, 0);
     if (n_rows < 64) return;
     a.base.state = states;
@@ -494,7 +494,7 @@ static void time_attention(uint32_t n_rows, uint32_t position) {
         p.base.kv.layer_offset = i * layer;
         ADD(attention_prepare, attention_prepare_shape(&p), p);
     }
-    snprintf(name, sizeof name, "attention_prepare, %u rows", n_rows);
+    (void)snprintf(name, sizeof name, "attention_prepare, %u rows", n_rows);
     report(name, LAYERS, 0, 0);
     if (n_rows == 1) {
         a.workspace = take(attention_workspace_bytes(1, HEADS, D, a.n_splits));
@@ -502,11 +502,11 @@ static void time_attention(uint32_t n_rows, uint32_t position) {
             a.base.kv.layer_offset = i * layer;
             ADD(attention_split, attention_split_shape(&a), a);
         }
-        snprintf(name, sizeof name, "attention_split at %u", position);
+        (void)snprintf(name, sizeof name, "attention_split at %u", position);
         report(name, LAYERS, pages, 0);
         for (uint32_t i = 0; i < LAYERS; i++)
             ADD(attention_combine, attention_combine_shape(&a), a);
-        snprintf(name, sizeof name, "attention_combine at %u", position);
+        (void)snprintf(name, sizeof name, "attention_combine at %u", position);
         report(name, LAYERS, 0, 0);
         return;
     }
@@ -514,7 +514,7 @@ static void time_attention(uint32_t n_rows, uint32_t position) {
         a.base.kv.layer_offset = i * layer;
         ADD(attention_tile, attention_tile_shape(&a), a);
     }
-    snprintf(name, sizeof name, "attention_tile, %u rows at %u", n_rows, position);
+    (void)snprintf(name, sizeof name, "attention_tile, %u rows at %u", n_rows, position);
     report(name, 4, 0, 4.0 * HEADS * D * n_rows * (position + n_rows / 2.0));
 }
 
@@ -539,8 +539,8 @@ static void time_matmul(uint32_t type, uint32_t n_rows, uint32_t n_cols, uint32_
         add_launch(kernel, shape, &a, sizeof a);
     }
     char name[96];
-    snprintf(name, sizeof name, "matmul %s %u x %u, %u tokens", quant_traits_of(type)->name,
-             n_rows, n_cols, n_tokens);
+    (void)snprintf(name, sizeof name, "matmul %s %u x %u, %u tokens",
+                   quant_traits_of(type)->name, n_rows, n_cols, n_tokens);
     report(name, 6, 0, 2.0 * n_rows * n_cols * n_tokens);
 }
 
@@ -570,7 +570,7 @@ static void time_grouped(uint32_t n_tokens) {
     for (int i = 0; i < 4; i++)
         ADD(experts_sort, experts_sort_shape(), sort);
     char name[96];
-    snprintf(name, sizeof name, "experts_sort, %u tokens", n_tokens);
+    (void)snprintf(name, sizeof name, "experts_sort, %u tokens", n_tokens);
     report(name, 4, 0, 0);
     matmul_args a = {.act = take_acts(n_tokens, E),
                      .out = take((size_t)pairs * E * 4),
@@ -591,7 +591,7 @@ static void time_grouped(uint32_t n_tokens) {
         const cuda_kernel kernel = matmul_choose(&a, &shape);
         add_launch(kernel, shape, &a, sizeof a);
     }
-    snprintf(name, sizeof name, "experts gate, Q4_K, %u tokens", n_tokens);
+    (void)snprintf(name, sizeof name, "experts gate, Q4_K, %u tokens", n_tokens);
     report(name, 4, 256.0 * F * (double)a.row_bytes, 2.0 * E * F * pairs);
     a.act = take_acts(pairs, F);
     a.in_rows = NULL;
@@ -607,7 +607,7 @@ static void time_grouped(uint32_t n_tokens) {
         const cuda_kernel kernel = matmul_choose(&a, &shape);
         add_launch(kernel, shape, &a, sizeof a);
     }
-    snprintf(name, sizeof name, "experts down, Q6_K, %u tokens", n_tokens);
+    (void)snprintf(name, sizeof name, "experts down, Q6_K, %u tokens", n_tokens);
     report(name, 4, 256.0 * E * (double)a.row_bytes, 2.0 * E * F * pairs);
 }
 
@@ -650,7 +650,7 @@ int main(int argc, char **argv) {
     if (argc > 2) peak_gb_s = atof(argv[2]);
     open_device();
     const int failed = strcmp(what, "time") != 0 ? check() : 0;
-    fflush(stdout);
+    (void)fflush(stdout);
     if (strcmp(what, "check") != 0) time_all();
     return failed > 0;
 }

@@ -102,13 +102,13 @@ static buffer *copy_of(const void *from, size_t bytes) {
 /* ---- errors ---- */
 
 static double worse(double a, double b) {
-    return !(a <= b) && a == a ? a : a != a ? (double)INFINITY : b;
+    return !(a <= b) && a == a ? a : a != a ? HUGE_VAL : b;
 }
 
 static double relative_l2(const float *a, const double *b, size_t n) {
     double difference = 0, norm = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!isfinite(a[i])) return INFINITY;
+        if (!isfinite((double)a[i])) return HUGE_VAL;
         difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
         norm += b[i] * b[i];
     }
@@ -118,7 +118,7 @@ static double relative_l2(const float *a, const double *b, size_t n) {
 static double relative_l2_f(const float *a, const float *b, size_t n) {
     double difference = 0, norm = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!isfinite(a[i])) return INFINITY;
+        if (!isfinite((double)a[i])) return HUGE_VAL;
         difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
         norm += (double)b[i] * (double)b[i];
     }
@@ -304,7 +304,7 @@ static double case_quantize_extremes(const kernel_device *device) {
     for (size_t g = 0; g < 4; g++) {
         float scale;
         memcpy(&scale, row + COLS + 16 * g, 4);
-        const bool right = g == 0 ? scale == 0 : g == 3 ? scale > 0 : isnan(scale);
+        const bool right = g == 0 ? scale == 0 : g == 3 ? scale > 0 : isnan((double)scale);
         if (!right || (g < 3 && row[32 * g + 5] != 0)) wrong++;
     }
     end();
@@ -655,7 +655,7 @@ static expert_set expert_records(uint32_t n, uint32_t n_embd, uint32_t n_ff, uin
 
 /* silu(gate x) * (up x) of one expert in float64. */
 static void hidden_of(const expert_set *s, const void *record, const double *x, double *h) {
-    double *gate = malloc(2 * s->n_ff * sizeof *gate);
+    double *gate = calloc(2 * (size_t)s->n_ff, sizeof *gate);
     if (gate == NULL) abort();
     product(s->type, record, 2 * s->n_ff, s->n_embd, x, 1, gate);
     for (uint32_t i = 0; i < s->n_ff; i++)
@@ -884,7 +884,7 @@ static const batch_run two_runs[2] = {{0, 45, 21, 1, 0}, {45, 3, 62, 0, 2}};
 /* A batch of rows of the two runs; device addresses in *device_view. */
 static batch_view batch_of(const batch_run *runs, uint32_t n_runs, const uint32_t *pages,
                            uint32_t n_pages, batch_view *device_view) {
-    uint32_t row_run[128], n_rows = 0;
+    uint32_t row_run[128] = {0}, n_rows = 0;
     for (uint32_t r = 0; r < n_runs; r++)
         for (uint32_t i = 0; i < runs[r].n_rows; i++)
             row_run[n_rows++] = r;
