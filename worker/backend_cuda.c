@@ -142,6 +142,13 @@ static void read_back(backend_cuda *b, void *out, cuda_pointer from, size_t n) {
         (void)CUDA_DO(b, cuMemcpyDtoH, out, from, n);
 }
 
+/* A plain copy from pageable memory may still be under way when it returns, and the streams
+ * here do not wait for it: so it goes through the stream that the next step uses. */
+static void write_whole(backend_cuda *b, cuda_pointer to, const void *from, size_t n) {
+    if (CUDA_DO(b, cuMemcpyHtoDAsync, to, from, n, b->compute))
+        (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
+}
+
 static void cuda_read_residual(backend *base, float *out) {
     backend_cuda *b = (backend_cuda *)base;
     read_back(b, out, cuda_work_at(b, b->layout.work.residual),
@@ -163,7 +170,7 @@ static void cuda_read_experts(backend *base, float *out) {
         out[i] = (float)b->experts.chosen[i];
 }
 
-/* States and pages.  Between steps nothing runs, so plain copies do. */
+/* States and pages, between steps. */
 
 static cuda_pointer state_at(const backend_cuda *b, uint32_t state) {
     return cuda_part_at(b, CUDA_PART_STATES) + state * b->state_bytes;
@@ -185,7 +192,7 @@ static void cuda_state_save(backend *base, uint32_t state, void *bytes) {
 
 static void cuda_state_load(backend *base, uint32_t state, const void *bytes) {
     backend_cuda *b = (backend_cuda *)base;
-    (void)CUDA_DO(b, cuMemcpyHtoD, state_at(b, state), bytes, b->state_bytes);
+    write_whole(b, state_at(b, state), bytes, b->state_bytes);
 }
 
 static void cuda_state_copy(backend *base, uint32_t to, uint32_t from) {
@@ -205,7 +212,7 @@ static void cuda_page_save(backend *base, uint32_t page, void *bytes) {
 
 static void cuda_page_load(backend *base, uint32_t page, const void *bytes) {
     backend_cuda *b = (backend_cuda *)base;
-    (void)CUDA_DO(b, cuMemcpyHtoD, page_at(b, page), bytes, b->page_bytes);
+    write_whole(b, page_at(b, page), bytes, b->page_bytes);
 }
 
 static void cuda_forget_experts(backend *base) {
@@ -380,6 +387,9 @@ status backend_cuda_open(backend **out, const model_config *config, model_weight
     rc = cuda_upload_weights(b, weights, err);
     if (rc != STATUS_OK) goto fail;
     rc = config->moe ? cuda_experts_init(b, err) : STATUS_OK;
+    if (rc != STATUS_OK) goto fail;
+    /* Opening copies plainly: all of that has arrived before the first launch. */
+    rc = CUDA_CALL(b->driver, err, cuStreamSynchronize, NULL);
     if (rc != STATUS_OK) goto fail;
     *out = &b->base;
     return STATUS_OK;
