@@ -207,8 +207,8 @@ void cuda_swiglu(backend_cuda *b, const float *gate, const float *up, float *out
 /* lane: experts on the CPU, at the same time as the GPU (backend_cuda_lane.c) */
 status cuda_lane_open(cuda_lane **out, const backend_cuda *b, error *err);
 void cuda_lane_close(cuda_lane *lane); /* accepts NULL */
-/* Mark the missing experts that the CPU takes; slots say which miss. */
-void cuda_lane_choose(const backend_cuda *b);
+/* Mark the missing experts that the CPU takes, all or its share; slots say which miss. */
+void cuda_lane_choose(const backend_cuda *b, bool all);
 /* Compute what is marked for rows whose hidden state is in experts.hidden, and send the outputs
  * of its pairs to `to`, [pairs][n_embd] on the device. */
 void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows, cuda_pointer to);

@@ -165,7 +165,7 @@ static uint64_t *rebuild_row(const backend_cuda *b, uint32_t layer) {
 static bool gather_step(backend_cuda *b, const layer_weights *l, uint32_t layer) {
     cuda_experts *x = &b->experts;
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
-    cuda_lane_choose(b);
+    cuda_lane_choose(b, b->params.lane == CPU_LANE_ALL);
     size_t n_misses = 0;
     for (size_t i = 0; i < x->n_active; i++) {
         n_misses += x->slots[i] == EXPERT_MISS && !x->on_cpu[i];
@@ -423,9 +423,11 @@ static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
-    cuda_lane_choose(b);
+    bool keeps_none = b->params.lane == CPU_LANE_ALL;
+    cuda_lane_choose(b, false);
     for (size_t i = 0; i < x->n_active; i++) {
-        if (x->on_cpu[i]) expert_cache_pass_over(x->cache, (uint32_t)x->active[i]);
+        if (x->on_cpu[i] || keeps_none)
+            expert_cache_pass_over(x->cache, (uint32_t)x->active[i]);
     }
     expert_cache_limit_inserts(x->cache, b->layout.n_slots / c->n_layers);
     size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);

@@ -100,7 +100,7 @@ static size_t rarest(const cuda_experts *x) {
     return best;
 }
 
-void cuda_lane_choose(const backend_cuda *b) {
+void cuda_lane_choose(const backend_cuda *b, bool all) {
     const cuda_experts *x = &b->experts;
     memset(x->on_cpu, 0, b->config->n_experts * sizeof *x->on_cpu);
     if (x->lane == NULL) return;
@@ -111,7 +111,7 @@ void cuda_lane_choose(const backend_cuda *b) {
     for (size_t i = rarest(x); i < x->n_active; i = rarest(x)) {
         busy_ns += cost_ns(x, i);
         n_left--;
-        if (b->params.lane == CPU_LANE_ON && busy_ns > (double)n_left * x->ship_ns) break;
+        if (!all && busy_ns > (double)n_left * x->ship_ns) break;
         x->on_cpu[i] = true;
     }
 }

@@ -6,6 +6,7 @@
 # tests/benchmark/results.  The model is the preset 35b-a3b, made at $MODEL (21 GB; /dev/shm).
 # Runs in the repository's root.  A speed is never taken of a build whose golden tests failed.
 set -u
+shopt -s extglob
 programs=$1 out=$2 what=${3:-all}
 worker=$programs/siliceo-worker
 model=${MODEL:-/dev/shm/siliceo-35b.gguf}
@@ -14,7 +15,7 @@ export SILICEO_BUILD=$programs SILICEO_PROFILES=deploy/profiles
 mkdir -p "$out"
 card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
 cpu=$(awk -F': ' '/model name/ { print $2; exit }' /proc/cpuinfo)
-echo "{\"machine\": \"$card; $cpu, $(nproc) cores\"}" > "$lines"
+echo "{\"machine\": \"$card; $cpu, $(nproc) cores\", \"commit\": \"${COMMIT:-unknown}\"}" > "$lines"
 failed=0
 
 test_case() { # a golden test on the GPU
@@ -40,9 +41,10 @@ greedy() { # md5 of 512 greedy ids of the demo
     echo "{\"greedy512\": \"$1\", \"md5\": \"$sum\"}" | tee -a "$lines"
 }
 
-bench() { # name, flags
+bench() { # name, flags; $ONLY, a pattern, picks cases
     local name=$1
     shift
+    case $name in ${ONLY:-*}) ;; *) return ;; esac
     if timeout 150 "$worker" bench --model "$model" --backend cuda --seed 1 --json "$@" > /tmp/gpu-o.json 2> /tmp/gpu-o.err; then
         echo "{\"bench\": \"$name\", \"command\": \"siliceo-worker bench --backend cuda --seed 1 --json $*\", \"result\": $(cat /tmp/gpu-o.json)}" |
             sed "s#$programs/##g" | tee -a "$lines"
@@ -77,7 +79,7 @@ for card in rtx2070 rtx3090; do
     bench $card-trace --profile $card $trace --decode 600 --project $card
     bench $card-trace-ship --profile $card $trace --decode 600 --cpu-lane off
     bench $card-512 --profile $card --prompt 512 --decode 256 --cold --repeat 2
-    bench $card-2048 --profile $card --prompt 2048 --chunk 2048 --decode 16 --repeat 2
+    bench $card-2048 --profile $card --prompt 2048 --chunk 1024 --decode 16 --repeat 2
 done
 bench cpu-lane-trace --slots 320 $one $trace --decode 200 --cpu-lane all
 bench cpu-lane-512 --slots 320 $one --prompt 512 --decode 16 --repeat 2 --cpu-lane all

@@ -1,12 +1,20 @@
-// gpu_record.mjs GPU.jsonl COMMIT - results and ledger lines from what gpu.sh measured on another machine.
+// gpu_record.mjs GPU.jsonl... - results and ledger lines from what gpu.sh measured on another machine; a
+// case that stands in several files counts as in the last.
 import { readFileSync } from 'node:fs';
 import { record } from './record.mjs';
 
-const [path, commit] = process.argv.slice(2);
-const lines = readFileSync(path, 'utf8').split('\n').filter(Boolean).map((line) => JSON.parse(line));
-const machine = lines.find((l) => l.machine).machine;
-const benches = Object.fromEntries(lines.filter((l) => l.result).map((l) => [l.bench, l]));
-const more = (parts) => ({ machine, commit, runs: parts.filter((p) => benches[p]).map((p) => benches[p]) });
+const formula = 'weight_bytes_per_token / (0.6 x VRAM GB/s: 448 rtx2070, 936 rtx3090) + pcie_bytes_per_token / (12.6, 25 GB/s)'
+    + ' + launches_per_token x 2.5 us';
+const read = (path) => readFileSync(path, 'utf8').split('\n').filter(Boolean).map((line) => JSON.parse(line));
+const files = process.argv.slice(2).map(read);
+const { machine, commit } = files.at(-1)[0];
+const lines = files.at(-1);
+const benches = Object.fromEntries(files.flatMap((file) => file.filter((l) => l.result)
+    .map((l) => [l.bench, { commit: file[0].commit, ...l }])));
+const more = (parts) => {
+    const runs = parts.filter((p) => benches[p]).map((p) => benches[p]);
+    return { machine, commit: [...new Set(runs.map((r) => r.commit))].join(' and '), runs };
+};
 
 // The figures of a case, from its run on the trace and its runs on natural routing.
 function speed(name, trace, p512, p2048, peer) {
@@ -23,7 +31,7 @@ function speed(name, trace, p512, p2048, peer) {
     record(name, 'tests/benchmark/gpu.sh', figures, peer, more([trace, p512, p2048]));
     const projected = Object.entries(t ?? {}).find(([key]) => key.startsWith('PROJECTED'));
     if (projected) record(`${name}-projected`, 'tests/benchmark/gpu.sh', { decode_tok_per_s: projected[1] }, {},
-        { ...more([trace]), status: 'PROJECTED' });
+        { ...more([trace]), status: 'PROJECTED', formula });
 }
 
 // llama.cpp v0.5.0 on the same kind of machine and the same file, prompts pinned.
