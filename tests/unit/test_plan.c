@@ -206,6 +206,52 @@ static void the_kernels_texts_are_read(void **state) {
     assert_true(host_ram_used_bytes() > 0);
 }
 
+/* --- on a GPU --- */
+
+static plan_request gpu_request(uint64_t vram_mib) {
+    plan_request r = plain_request();
+    r.backend = BACKEND_CUDA;
+    r.vram_bytes = vram_mib * MIB;
+    return r;
+}
+
+static uint64_t vram_of(const memory_plan *plan) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < plan->n_lines; i++) {
+        if (plan->lines[i].place == PLAN_VRAM || plan->lines[i].place == PLAN_DRIVER)
+            sum += plan->lines[i].bytes;
+    }
+    return sum;
+}
+
+static void a_card_gets_as_many_slots_as_fit_and_not_a_byte_more(void **state) {
+    (void)state;
+    error err = {0};
+    bool partly = false;
+    for (uint64_t vram = 60; vram <= 400; vram += 5) {
+        plan_request r = gpu_request(vram);
+        memory_plan plan;
+        if (plan_make(&plan, &config, &weights, &r, &err) != STATUS_OK) continue;
+        assert_true(plan.vram_needed_bytes <= r.vram_bytes);
+        assert_int_equal(vram_of(&plan), plan.vram_needed_bytes);
+        assert_true(plan.n_slots >= config.n_layers * config.n_experts_used);
+        bool all = plan.n_slots == plan.n_experts_total;
+        partly = partly || !all;
+        uint64_t slot = bytes_of(&plan, "expert slots") / plan.n_slots;
+        if (!all) assert_true(r.vram_bytes - plan.vram_needed_bytes < slot);
+    }
+    assert_true(partly);
+}
+
+static void a_card_that_is_too_small_is_refused_with_both_sizes(void **state) {
+    (void)state;
+    plan_request r = gpu_request(32);
+    assert_refused(&r, STATUS_NO_MEMORY, "VRAM");
+    r.n_slots = 256;
+    r.vram_bytes = (uint64_t)60 * MIB;
+    assert_refused(&r, STATUS_NO_MEMORY, "256 expert slots");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_demo_model_is_planned_as_asked),
@@ -218,6 +264,8 @@ int main(void) {
         cmocka_unit_test(pages_of_the_35b_have_the_known_size),
         cmocka_unit_test(the_text_names_every_part),
         cmocka_unit_test(the_kernels_texts_are_read),
+        cmocka_unit_test(a_card_gets_as_many_slots_as_fit_and_not_a_byte_more),
+        cmocka_unit_test(a_card_that_is_too_small_is_refused_with_both_sizes),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);
 }
