@@ -227,7 +227,8 @@ static void expand_acts(const matmul_case *c, size_t token, float *x) {
         if (c->format == ACT_Q8_256) {
             x[i] = b[i / 256].scale * (float)b[i / 256].q[i % 256];
         } else if (c->format == ACT_Q8_32) {
-            x[i] = act32_scales(row, c->n_cols)[i / 32] * (float)act32_q(row)[i];
+            const size_t group = i / 32;
+            x[i] = act32_scales(row, c->n_cols)[group] * (float)act32_q(row)[i];
         } else {
             x[i] = c->x[token * c->n_cols + i];
         }
