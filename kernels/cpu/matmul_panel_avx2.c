@@ -295,7 +295,8 @@ INLINE void multiply_block_256(const quant_type type, const int n_tokens, const 
     if (offset_of(type) != 0) multiply_sums(w->bias, n_groups / 2, q_sums, n_tokens, total);
     for (int g = 0; g < n_groups; g++) {
         multiply_group(type, w->q + g * (group / 4), group / 4, load_256(w->scale[g]),
-                       load_256(w->scale[g] + 8), q, (size_t)(g * group), n_tokens, total);
+                       load_256(w->scale[g] + 8), q, (size_t)g * (size_t)group, n_tokens,
+                       total);
     }
     UNROLL
     for (int t = 0; t < n_tokens; t++)
