@@ -225,7 +225,8 @@ static void expand_acts(const matmul_case *c, size_t token, float *x) {
     for (size_t i = 0; i < c->n_cols; i++) {
         const act_block *b = (const void *)row;
         if (c->format == ACT_Q8_256) {
-            x[i] = b[i / 256].scale * (float)b[i / 256].q[i % 256];
+            const act_block *block = &b[i / 256];
+            x[i] = block->scale * (float)block->q[i % 256];
         } else if (c->format == ACT_Q8_32) {
             const size_t group = i / 32;
             x[i] = act32_scales(row, c->n_cols)[group] * (float)act32_q(row)[i];
