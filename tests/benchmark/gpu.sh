@@ -13,24 +13,26 @@ model=${MODEL:-/dev/shm/siliceo-35b.gguf}
 lines=$out/gpu.jsonl
 export SILICEO_BUILD=$programs SILICEO_PROFILES=deploy/profiles
 mkdir -p "$out"
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
 card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
 cpu=$(awk -F': ' '/model name/ { print $2; exit }' /proc/cpuinfo)
 echo "{\"machine\": \"$card; $cpu, $(nproc) cores\", \"commit\": \"${COMMIT:-unknown}\"}" > "$lines"
 failed=0
 
 test_case() { # a golden test on the GPU
-    SILICEO_TEST_BACKEND=cuda timeout 120 "$programs/tests/golden/$1" > /tmp/gpu-test.log 2>&1
+    SILICEO_TEST_BACKEND=cuda timeout 120 "$programs/tests/golden/$1" > "$work/test.log" 2>&1
     local rc=$?
-    [ $rc = 0 ] || { failed=1; grep -E 'ERROR|FAILED' /tmp/gpu-test.log; }
-    echo "{\"test\": \"$1\", \"passed\": $(grep -c '\[       OK' /tmp/gpu-test.log), \"rc\": $rc}" | tee -a "$lines"
+    [ $rc = 0 ] || { failed=1; grep -E 'ERROR|FAILED' "$work/test.log"; }
+    echo "{\"test\": \"$1\", \"passed\": $(grep -c '\[       OK' "$work/test.log"), \"rc\": $rc}" | tee -a "$lines"
 }
 
 ids() { seq -s, "$1" "$(($1 + $2 - 1))"; }
 
 compare() { # logits of the demo on the GPU beside those of the CPU: name, ids, flags for both, for the GPU
-    "$worker" logits --model deploy/models/demo.gguf --backend cpu --ids "$(ids 5 $2)" --out /tmp/gpu-a $3 &&
-        "$worker" logits --model deploy/models/demo.gguf --backend cuda --ids "$(ids 5 $2)" --out /tmp/gpu-b $3 $4 &&
-        echo "{\"logits\": \"$1\", \"beside_cpu\": $(python3 tests/benchmark/gpu_compare.py /tmp/gpu-a /tmp/gpu-b "$2")}" |
+    "$worker" logits --model deploy/models/demo.gguf --backend cpu --ids "$(ids 5 $2)" --out "$work/a" $3 &&
+        "$worker" logits --model deploy/models/demo.gguf --backend cuda --ids "$(ids 5 $2)" --out "$work/b" $3 $4 &&
+        echo "{\"logits\": \"$1\", \"beside_cpu\": $(python3 tests/benchmark/gpu_compare.py "$work/a" "$work/b" "$2")}" |
         tee -a "$lines"
 }
 
@@ -45,11 +47,11 @@ bench() { # name, flags; $ONLY, a pattern, picks cases
     local name=$1
     shift
     case $name in ${ONLY:-*}) ;; *) return ;; esac
-    if timeout 150 "$worker" bench --model "$model" --backend cuda --seed 1 --json "$@" > /tmp/gpu-o.json 2> /tmp/gpu-o.err; then
-        echo "{\"bench\": \"$name\", \"command\": \"siliceo-worker bench --backend cuda --seed 1 --json $*\", \"result\": $(cat /tmp/gpu-o.json)}" |
-            sed "s#$programs/##g" | tee -a "$lines"
+    if timeout 150 "$worker" bench --model "$model" --backend cuda --seed 1 --json "$@" > "$work/o.json" 2> "$work/o.err"; then
+        echo "{\"bench\": \"$name\", \"command\": \"siliceo-worker bench --backend cuda --seed 1 --json $*\", \"result\": $(cat "$work/o.json")}" |
+            sed "s#$programs/##g; s#$work/##g" | tee -a "$lines"
     else
-        echo "{\"bench\": \"$name\", \"error\": \"$(tail -1 /tmp/gpu-o.err | tr -d '\"\\')\"}" | tee -a "$lines"
+        echo "{\"bench\": \"$name\", \"error\": \"$(tail -1 "$work/o.err" | tr -d '\"\\')\"}" | tee -a "$lines"
     fi
 }
 
@@ -69,8 +71,8 @@ fi
 [ "$what" != correct ] || exit 0
 
 [ -f "$model" ] || "$programs/make_model" --params '{"preset":"35b-a3b"}' --out "$model" || exit 1
-"$programs/make_routing" tests/golden/data/routing.json 1 > /tmp/gpu-trace
-trace="--prompt 1 --skip 60 --routing /tmp/gpu-trace"
+"$programs/make_routing" tests/golden/data/routing.json 1 > "$work/trace"
+trace="--prompt 1 --skip 60 --routing $work/trace"
 one="--sequences 1 --ctx 4096"
 bench resident-trace --slots all $one $trace --decode 600
 bench resident-512 --slots all $one --prompt 512 --decode 64 --repeat 3
