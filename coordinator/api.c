@@ -2,6 +2,7 @@
 
 #include "coordinator/http_guard.h"
 #include <string.h>
+#include <strings.h>
 
 static void preflight(http_exchange *x) {
     const char *wanted = http_header(x, "Access-Control-Request-Headers");
@@ -50,6 +51,50 @@ static bool origin_fits(http_exchange *x) {
     return false;
 }
 
+uint64_t api_priority(const coordinator *c, const http_exchange *x, int said,
+                      const char *task) {
+    if (said >= 0) return (uint64_t)said;
+    const char *header = http_header(x, "X-Siliceo-Priority");
+    if (header != NULL && strcasecmp(header, "background") == 0) return 1;
+    if (header != NULL && strcasecmp(header, "interactive") == 0) return 0;
+    for (const char *at = c->options->queue_background_patterns; *at != '\0';) {
+        size_t n = strcspn(at, "\n");
+        if (n > 0 && memmem(task, strlen(task), at, n) != NULL) return 1;
+        at += n + (at[n] == '\n');
+    }
+    const tenant *t = http_owner(x);
+    return t->limits.priority;
+}
+
+/* What a browser or a load balancer must see before there is a key. */
+static bool is_public(const char *path) {
+    return strcmp(path, "/") == 0 || strcmp(path, "/healthz") == 0 ||
+           strcmp(path, "/readyz") == 0;
+}
+
+/* False: the reply, 401 or 403, has been given. */
+static bool key_fits(coordinator *c, http_exchange *x, const char *path) {
+    const char *key = auth_bearer(http_header(x, "Authorization"));
+    if (key == NULL) key = http_header(x, "x-api-key");
+    tenant *t = auth_find(&c->auth, key);
+    http_set_owner(x, t);
+    if (is_public(path)) return true;
+    bool api = http_guard_path_is_api(path);
+    if (t == NULL) {
+        http_set_header(x, "WWW-Authenticate", "Bearer");
+        if (api) api_count_reply(c, 401);
+        http_reply_error(x, 401, "invalid_api_key", NULL, 0,
+                         key == NULL ? "an API key is needed: Authorization: Bearer KEY"
+                                     : "the API key is not known here");
+        return false;
+    }
+    if (strncmp(path, "/admin/", 7) == 0 && !t->limits.admin) {
+        http_reply_error(x, 403, "not_admin", NULL, 0, "this needs a key with admin=true");
+        return false;
+    }
+    return true;
+}
+
 void api_dispatch(void *context, http_exchange *x) {
     coordinator *c = context;
     const char *path = http_path(x);
@@ -60,6 +105,7 @@ void api_dispatch(void *context, http_exchange *x) {
             return;
         }
     }
+    if (!key_fits(c, x, path)) return;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
         if (strcmp(path, routes[i].path) != 0) continue;
         if (method_fits(x, routes[i].method)) routes[i].run(c, x);

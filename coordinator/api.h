@@ -11,6 +11,10 @@ void api_chat(coordinator *c, http_exchange *x);
 /* Keep-alives and held headers of the replies under way. */
 void api_chat_tick(coordinator *c, uint64_t now_ms);
 
+/* 0 interactive or 1 background, by what the body says (-1: nothing), the header
+ * X-Siliceo-Priority, the text that asks (a chat client's own chores), or the key. */
+uint64_t api_priority(const coordinator *c, const http_exchange *x, int said, const char *task);
+
 void api_models(coordinator *c, http_exchange *x, const char *id); /* id NULL: all */
 
 void api_health(coordinator *c, http_exchange *x);

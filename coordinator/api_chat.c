@@ -179,8 +179,9 @@ static chat *chat_new(coordinator *c, http_exchange *x, const chat_params *p, er
 
 static request *request_of(chat *t, chat_params *p) {
     request_sink sink = {t, on_tokens, on_done, on_error, on_restart};
-    request *r = request_new(&sink);
+    request *r = request_new(&sink, http_owner(t->x));
     if (r == NULL) return NULL;
+    r->priority = api_priority(t->c, t->x, p->priority, p->task);
     r->kind = WIRE_CHAT;
     (void)snprintf(r->request_id, sizeof r->request_id, "%s", http_request_id(t->x));
     memcpy(r->model, p->model, sizeof r->model);

@@ -50,6 +50,7 @@ static const field fields[] = {
     {"logit_bias", NULL, 0, 0, FIELD_OBJECT, true},
     {"reasoning_effort", "|none|minimal|low|medium|high|xhigh|", 0, 0, FIELD_STRING, false},
     {"enable_thinking", NULL, 0, 0, FIELD_BOOL, false},
+    {"priority", NULL, 0, 0, FIELD_ANY, false},
     {"stream", NULL, 0, 0, FIELD_BOOL, false},
     {"stream_options", NULL, 0, 0, FIELD_OBJECT, false},
     {"response_format", NULL, 0, 0, FIELD_OBJECT, false},
@@ -282,7 +283,28 @@ static status check_all(chat_params *p, const cJSON *root, char param[CHAT_PARAM
     return check_options(p, root, param, err);
 }
 
+/* Other servers take numbers here: what is neither word says nothing. */
+static int priority_of(const cJSON *value) {
+    if (!cJSON_IsString(value)) return -1;
+    if (strcmp(value->valuestring, "background") == 0) return 1;
+    return strcmp(value->valuestring, "interactive") == 0 ? 0 : -1;
+}
+
+/* The first text of the last message, where a chat client's chores say what they are. */
+static void take_task(chat_params *p, const cJSON *messages) {
+    const cJSON *last = messages->child;
+    while (last != NULL && last->next != NULL)
+        last = last->next;
+    const cJSON *role = get(last, "role"), *content = get(last, "content");
+    if (!cJSON_IsString(role) || strcmp(role->valuestring, "user") != 0) return;
+    if (cJSON_IsArray(content)) content = get(content->child, "text");
+    if (cJSON_IsString(content))
+        (void)snprintf(p->task, sizeof p->task, "%s", content->valuestring);
+}
+
 static void take_values(chat_params *p, const cJSON *root) {
+    p->priority = priority_of(get(root, "priority"));
+    take_task(p, get(root, "messages"));
     (void)snprintf(p->model, sizeof p->model, "%s", get(root, "model")->valuestring);
     p->stream = cJSON_IsTrue(get(root, "stream"));
     p->n_choices = get(root, "n") != NULL ? (uint32_t)get(root, "n")->valuedouble : 1;

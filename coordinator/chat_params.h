@@ -21,6 +21,8 @@ typedef struct chat_params {
     bool include_usage;
     uint32_t n_choices;
     uint64_t max_tokens; /* 0: none given */
+    int priority;        /* 0 interactive, 1 background, -1 not said */
+    char task[400];      /* the beginning of the last message, if a user's */
     size_t prompt_bytes; /* of text in messages and tools */
     char *body;          /* JSON for the worker; the caller frees with chat_params_release */
     size_t n_body;

@@ -1,4 +1,5 @@
 /* command_check_config.c - `siliceo-coordinator check-config`: would serve start with these settings? */
+#include "coordinator/auth.h"
 #include "coordinator/commands.h"
 #include "coordinator/mesh_keys.h"
 #include "coordinator/options.h"
@@ -8,6 +9,9 @@ static status check(config *c, options *o, int argc, char *argv[], error *err) {
     status rc = options_init(c, o, err);
     if (rc == STATUS_OK) rc = config_read(c, argc, argv, err);
     if (rc == STATUS_OK) rc = options_check(o, err);
+    auth a;
+    if (rc == STATUS_OK && (rc = auth_open(&a, o->api_keys_file, err)) == STATUS_OK)
+        auth_close(&a);
     if (rc != STATUS_OK || o->mesh_curve_secret_file[0] == '\0') return rc;
     mesh_keys *keys;
     rc = mesh_keys_read(&keys, o->mesh_curve_secret_file, o->mesh_curve_allow_file, err);

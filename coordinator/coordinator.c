@@ -207,6 +207,7 @@ static status open_signals(coordinator *c, error *err) {
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
+    (void)sigaddset(&set, SIGHUP);
     (void)signal(SIGPIPE, SIG_IGN);
     if (sigprocmask(SIG_BLOCK, &set, NULL) != 0 ||
         (c->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
@@ -253,7 +254,8 @@ status coordinator_open(coordinator *c, error *err) {
     if (getrandom(&c->instance, sizeof c->instance, 0) < 0) c->instance = clock_monotonic_ns();
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (c->epoll < 0) return error_set_errno(err, STATUS_IO, errno, "epoll");
-    status rc = open_signals(c, err);
+    status rc = auth_open(&c->auth, c->options->api_keys_file, err);
+    if (rc == STATUS_OK) rc = open_signals(c, err);
     if (rc == STATUS_OK) rc = open_link(c, err);
     if (rc == STATUS_OK) rc = open_http(c, err);
     return rc;
@@ -265,6 +267,7 @@ void coordinator_close(coordinator *c) {
         CHECK(c->link == NULL || c->buckets[i] == NULL);
     worker_link_close(c->link);
     node_table_release(&c->nodes);
+    auth_close(&c->auth);
     metrics_release(&c->metrics);
     if (c->signal_fd >= 0) (void)close(c->signal_fd);
     if (c->epoll >= 0) (void)close(c->epoll);
@@ -272,9 +275,22 @@ void coordinator_close(coordinator *c) {
 
 /* ------------------------------------------------------------ running */
 
+/* SIGHUP: read again what may change; what is wrong stays as it was. */
+static void reload(coordinator *c) {
+    error err = {0};
+    if (auth_reload(&c->auth, c->options->api_keys_file, &err) != STATUS_OK)
+        log_error("reload-failed", "what=keys error=\"%s\"", err.text);
+    else
+        log_info("reload", "keys=%zu", c->auth.n_keys);
+}
+
 static void on_signal(coordinator *c) {
     struct signalfd_siginfo info;
     while (read(c->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGHUP) {
+            reload(c);
+            continue;
+        }
         if (c->draining) {
             log_info("stop", "signal=%u again=true", info.ssi_signo);
             c->drain_until_ms = 0;

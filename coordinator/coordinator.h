@@ -9,6 +9,7 @@
 
 #include "common/metrics.h"
 #include "coordinator/admission.h"
+#include "coordinator/auth.h"
 #include "coordinator/http_server.h"
 #include "coordinator/node_table.h"
 #include "coordinator/options.h"
@@ -37,6 +38,7 @@ typedef struct coordinator {
     http_server *http;
     worker_link *link;
     node_table nodes;
+    auth auth;
     admission queue;
     request *buckets[REQUEST_BUCKETS]; /* by id */
     uint64_t last_request;

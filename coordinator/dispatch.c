@@ -198,13 +198,35 @@ static size_t mark_candidates(snapshot *s, const request *r) {
     return n > 0 ? n : mark_longest(s, r);
 }
 
+/* Background work is in no hurry: it goes where nobody waits for it, to an idle node if
+ * there is one, and of these to the slowest; never does it wait for a place. */
+static void keep_for_background(snapshot *s) {
+    size_t best = s->n;
+    double best_rate = 0;
+    bool best_idle = false;
+    for (size_t i = 0; i < s->n; i++) {
+        const router_node *v = &s->views[i];
+        if (!s->may[i] || v->n_finish >= v->places) continue;
+        bool idle = v->n_finish == 0;
+        double rate = rates_decode(v->speed, 1);
+        bool better = idle != best_idle ? idle : rate < best_rate;
+        if (best < s->n && !better) continue;
+        best = i;
+        best_idle = idle;
+        best_rate = rate;
+    }
+    for (size_t i = 0; i < s->n; i++)
+        s->may[i] = i == best;
+}
+
 static void plan(coordinator *c, snapshot *s, uint64_t now_ns) {
     size_t looked = 0;
     request *next;
     for (request *r = admission_first(&c->queue); r != NULL && s->n_free > 0; r = next) {
         next = admission_next(&c->queue, r);
         if (++looked > MAX_PLANNED) break;
-        if (mark_candidates(s, r) == 0) continue;
+        if (!admission_may_run(r) || mark_candidates(s, r) == 0) continue;
+        if (r->priority > 0) keep_for_background(s);
         node_model *m = node_find_model(s->nodes[0], r->model);
         for (size_t i = 0; i < s->n; i++) {
             if (s->may[i]) m = node_find_model(s->nodes[i], r->model);
@@ -236,12 +258,13 @@ void dispatch_run(coordinator *c) {
     snapshot_release(&s);
 }
 
-double dispatch_expected_wait_s(const coordinator *c, const char *model) {
+double dispatch_expected_wait_s(const coordinator *c, const char *model, const tenant *t) {
     double least = -1;
     uint64_t now_ns = clock_monotonic_ns();
     for (node *n = c->nodes.first; n != NULL; n = n->next) {
-        if (node_find_model(n, model) == NULL || !alive(n)) continue;
+        if (t == NULL && (node_find_model(n, model) == NULL || !alive(n))) continue;
         for (const request *r = n->requests; r != NULL; r = r->node_next) {
+            if (t != NULL && r->tenant != t) continue;
             double left = remaining_s(r, n, now_ns);
             if (least < 0 || left < least) least = left;
         }

@@ -18,8 +18,9 @@ typedef enum dispatch_outlook {
 
 dispatch_outlook dispatch_look(const coordinator *c, const request *r);
 void dispatch_run(coordinator *c);
-/* Seconds until some node that has the model may have a free place. */
-double dispatch_expected_wait_s(const coordinator *c, const char *model);
+/* Seconds until some node that has the model may have a free place; with a tenant, until
+ * one of its own requests may have ended. */
+double dispatch_expected_wait_s(const coordinator *c, const char *model, const tenant *t);
 /* Expected prompt tokens and seconds of prefill of a request on a node. */
 double dispatch_prompt_tokens(const request *r, const node_model *m);
 

@@ -29,6 +29,7 @@ struct http_exchange {
     bool cors;
     http_watched watched; /* while nothing is read or written, for the client's end */
 
+    void *owner; /* whose key asks, see http_set_owner() */
     void *close_context;
     void (*on_close)(void *context, bool complete);
 

@@ -335,3 +335,11 @@ void http_on_close(http_exchange *x, void *context,
     x->close_context = context;
     x->on_close = on_close;
 }
+
+void http_set_owner(http_exchange *x, void *owner) {
+    x->owner = owner;
+}
+
+void *http_owner(const http_exchange *x) {
+    return x->owner;
+}

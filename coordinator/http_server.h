@@ -78,6 +78,10 @@ const char *http_body(const http_exchange *x, size_t *length);
 void http_body_drop(http_exchange *x);               /* free it early */
 const char *http_request_id(const http_exchange *x); /* the client's if sane, or a fresh one */
 
+/* Who asks: the owner's to set and read during on_request. */
+void http_set_owner(http_exchange *x, void *owner);
+void *http_owner(const http_exchange *x);
+
 /* --- the reply */
 /* Called once, when the reply has gone out (complete) or the client has; after
  * it the exchange must not be touched. */

@@ -15,7 +15,7 @@ typedef struct command {
 
 static const command commands[] = {
     {"serve", command_serve, "accept requests and route them to the workers (the default)"},
-    {"keygen", command_keygen, "a new CURVE key pair on stdout"},
+    {"keygen", command_keygen, "a new CURVE key pair on stdout, or an API key"},
     {"check-config", command_check_config, "read the settings, say what is wrong, print them"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -31,6 +31,8 @@ static const config_key keys[] = {
      "interval of comments in a stream before its first token, s"},
     {"http.stream_queue_kib", CONFIG_INT, FIELD(http_stream_queue_kib), "256", 4, 65536, NULL,
      "bytes kept for a slow reader before it is cut, KiB"},
+    {"api.keys_file", CONFIG_STRING, FIELD(api_keys_file), "", 0, 0, NULL,
+     "file with the API keys' hashes (see keygen --api); without one the API is open"},
     {"mesh.allow_plain", CONFIG_BOOL, FIELD(mesh_allow_plain), "false", 0, 0, NULL,
      "allow a mesh without CURVE off loopback"},
     {"mesh.curve_secret_file", CONFIG_STRING, FIELD(mesh_curve_secret_file), "", 0, 0, NULL,
@@ -57,6 +59,12 @@ static const config_key keys[] = {
      "requests that may wait for a node"},
     {"queue.max_wait_s", CONFIG_REAL, FIELD(queue_max_wait_s), "300", 0.05, 86400, NULL,
      "longest wait for a node, s"},
+    {"queue.background_pattern", CONFIG_LIST, FIELD(queue_background_patterns),
+     "Generate a concise, 3-5 word title\nGenerate 1-3 broad tags categorizing\n"
+     "Suggest 3-5 relevant follow-up questions",
+     0, 0, NULL,
+     "a request whose last message begins with a text that has one of these waits in the "
+     "background"},
     {"limit.first_token_s", CONFIG_REAL, FIELD(limit_first_token_s), "60", 0.05, 86400, NULL,
      "time to the first token beyond thrice the expected prefill, s"},
     {"limit.between_tokens_s", CONFIG_REAL, FIELD(limit_between_tokens_s), "120", 0.05, 86400,

@@ -25,6 +25,9 @@ typedef struct options {
     double http_keepalive_s;
     int64_t http_stream_queue_kib;
 
+    const char *api_keys_file;
+    const char *queue_background_patterns; /* one a line */
+
     bool mesh_allow_plain;
     const char *mesh_curve_secret_file;
     const char *mesh_curve_allow_file;

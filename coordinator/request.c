@@ -36,14 +36,18 @@ static request *find(coordinator *c, const node *n, uint64_t id, uint64_t epoch)
     return NULL;
 }
 
-request *request_new(const request_sink *sink) {
+request *request_new(const request_sink *sink, tenant *t) {
     request *r = calloc(1, sizeof *r);
-    if (r != NULL) r->sink = *sink;
+    if (r == NULL) return NULL;
+    r->sink = *sink;
+    r->tenant = t;
+    tenant_ref(t);
     return r;
 }
 
 void request_discard(request *r) {
     if (r == NULL) return;
+    tenant_unref(r->tenant);
     free(r->body);
     free(r);
 }
@@ -58,7 +62,8 @@ bool request_has_tried(const request *r, const node *n) {
 /* ------------------------------------------------------------ attaching */
 
 void request_attach(coordinator *c, request *r, node *n, uint64_t now_ns) {
-    admission_remove(&c->queue, r);
+    admission_take(&c->queue, r);
+    r->tenant->n_running++;
     r->state = REQUEST_SENT;
     r->node = n;
     r->sent_ns = now_ns;
@@ -84,7 +89,8 @@ static void detach(coordinator *c, request *r) {
     if (r->node_next != NULL) r->node_next->node_previous = r->node_previous;
     r->node_next = r->node_previous = NULL;
     r->node = NULL;
-    CHECK(n->in_flight > 0 && c->n_running > 0);
+    CHECK(n->in_flight > 0 && c->n_running > 0 && r->tenant->n_running > 0);
+    r->tenant->n_running--;
     n->in_flight--;
     c->n_running--;
     if (r->state == REQUEST_CANCELLING) c->n_cancelling--;
@@ -185,6 +191,37 @@ static void describe_outlook(const coordinator *c, const request *r, dispatch_ou
     }
 }
 
+/* Counts the request against its key's limits, or says which of them it is over. */
+static bool begin_of_tenant(request *r, request_failure *failure) {
+    double wait_s = 0;
+    const char *limit = tenant_begin(r->tenant, clock_monotonic_ms(), &wait_s);
+    if (limit == NULL) return true;
+    char message[200];
+    (void)snprintf(message, sizeof message, "the key '%s' is over its limit %s",
+                   r->tenant->name, limit);
+    failure_set(failure, 429, "rate_limit_exceeded", limit, admission_retry_after_s(wait_s),
+                message);
+    return false;
+}
+
+static void describe_full(const coordinator *c, const request *r, request_failure *failure) {
+    char message[240];
+    const tenant *t = r->tenant;
+    bool own = c->queue.n_waiting < c->queue.max_waiting;
+    double wait_s = dispatch_expected_wait_s(c, r->model, own ? t : NULL);
+    if (own) {
+        (void)snprintf(message, sizeof message,
+                       "the key '%s' has as many requests as it may (%u running, %u waiting)",
+                       t->name, t->n_running, t->n_waiting);
+    } else {
+        (void)snprintf(message, sizeof message,
+                       "all nodes are busy and the queue is full (%zu waiting)",
+                       c->queue.n_waiting);
+    }
+    failure_set(failure, 429, own ? "key_limit" : "queue_full", "",
+                admission_retry_after_s(wait_s), message);
+}
+
 status request_submit(coordinator *c, request *r, request_failure *failure) {
     if (c->draining) {
         failure_set(failure, 503, "draining", "", 10, "the coordinator is shutting down");
@@ -195,6 +232,7 @@ status request_submit(coordinator *c, request *r, request_failure *failure) {
         describe_outlook(c, r, outlook, failure);
         return outlook == DISPATCH_UNKNOWN ? STATUS_BAD_INPUT : STATUS_UNAVAILABLE;
     }
+    if (!begin_of_tenant(r, failure)) return STATUS_UNAVAILABLE;
     r->id = ++c->last_request;
     r->epoch = 1;
     r->received_ns = clock_monotonic_ns();
@@ -202,19 +240,13 @@ status request_submit(coordinator *c, request *r, request_failure *failure) {
     /* First try to place it over a full queue: a free node needs no queue. */
     table_add(c, r);
     bool full = !admission_add(&c->queue, r);
-    if (full) {
-        if (c->queue.n_waiting == 0) admission_put_back(&c->queue, r);
-    }
+    if (full) admission_squeeze(&c->queue, r);
     dispatch_run(c);
     if (r->state != REQUEST_QUEUED || (r->queued && !full)) return STATUS_OK;
     admission_remove(&c->queue, r);
     table_remove(c, r);
-    char message[200];
-    (void)snprintf(message, sizeof message,
-                   "all nodes are busy and the queue is full (%zu waiting)",
-                   c->queue.n_waiting);
-    failure_set(failure, 429, "queue_full", "",
-                admission_retry_after_s(dispatch_expected_wait_s(c, r->model)), message);
+    tenant_take_back(r->tenant);
+    describe_full(c, r, failure);
     return STATUS_UNAVAILABLE;
 }
 
@@ -469,7 +501,7 @@ static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
         fail(c, r, &failure);
     } else if (older(now_ns, r->received_ns, c->options->queue_max_wait_s)) {
         failure_set(&failure, 429, "queue_timeout", "",
-                    admission_retry_after_s(dispatch_expected_wait_s(c, r->model)),
+                    admission_retry_after_s(dispatch_expected_wait_s(c, r->model, NULL)),
                     "no node was free within queue.max_wait_s");
         fail(c, r, &failure);
     }

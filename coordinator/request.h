@@ -15,6 +15,7 @@
 
 #include "common/error.h"
 #include "common/wire.h"
+#include "coordinator/auth.h"
 #include "coordinator/node_table.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,13 +60,15 @@ struct request {
     request *queue_next, *queue_previous; /* admission's */
     request *node_next, *node_previous;   /* of its node */
     node *node;
+    struct tenant *tenant; /* whose key asks; the request holds a reference */
     request_sink sink;
 
     uint64_t id;
     uint64_t epoch;
     request_state state;
     wire_kind kind;
-    uint64_t priority;
+    uint64_t priority; /* 0 interactive, 1 background */
+    uint64_t turn;     /* admission's */
     char *body;
     size_t n_body;
     double prompt_bytes;  /* of text; a guess at the prompt's length */
@@ -91,13 +94,15 @@ struct request {
     char model[WIRE_MAX_NAME + 1];
 };
 
-/* A zeroed request with its sink; the caller fills in the rest.  NULL without memory. */
-request *request_new(const request_sink *sink);
+/* A zeroed request with its sink, of a tenant; the caller fills in the rest.  NULL without
+ * memory. */
+request *request_new(const request_sink *sink, tenant *t);
 /* Of one that was never submitted. */
 void request_discard(request *r);
 
 /* Queue it and place what can be placed.  STATUS_OK: the sink will hear of it.
- * Otherwise failure says why (unknown model, no live node, queue full) and r is
+ * Otherwise failure says why (unknown model, no live node, queue full, a limit of
+ * the key) and r is
  * still the caller's. */
 status request_submit(struct coordinator *c, request *r, request_failure *failure);
 /* The owner wants no more; the sink is not called again. */
