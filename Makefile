@@ -145,10 +145,11 @@ $(TESTS) $(TOOLS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBS)
 # What is around the engine is tested with a double, which stands before the libraries.
 $(BUILD)/tests/unit/test_coordinator_link: $(addprefix $(BUILD)/obj/tests/unit/,engine_double.o router.o)
 # The CUDA kernels run on the CPU by fibers, which the sanitizers cannot follow.
-CUDA_CASES := $(addprefix $(BUILD)/obj/tests/kernels/,cuda_cases.o cuda_emu.o)
+CUDA_CASE_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/kernels/cuda_*cases.c)))
+CUDA_CASES := $(CUDA_CASE_OBJ) $(BUILD)/obj/tests/kernels/cuda_emu.o
 $(BUILD)/tests/kernels/test_cuda_kernels: $(CUDA_CASES)
 $(BUILD)/tests/kernels/test_cuda_kernels: LDLIBS += -lstdc++
-$(BUILD)/tests/benchmark/bench_cuda: $(BUILD)/obj/tests/kernels/cuda_cases.o
+$(BUILD)/tests/benchmark/bench_cuda: $(CUDA_CASE_OBJ)
 # A driver for machines without a GPU: the kernels' sources behind libcuda's functions.
 CUDA_DOUBLE := $(BUILD)/tests/libcuda_double.so
 $(CUDA_DOUBLE): tests/golden/cuda_double.c tests/kernels/cuda_emu.cc $(CUDA_SRC) $(wildcard tests/kernels/*.h) worker/cuda_driver.h

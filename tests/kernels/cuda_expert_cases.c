@@ -1,0 +1,253 @@
+/* cuda_expert_cases.c - the router, routed experts and what prefill needs around them; cuda_cases.h. */
+#include "kernels/cuda/experts.h"
+#include "tests/kernels/cuda_case.h"
+
+typedef struct expert_set {
+    buffer *record[8]; /* gate, up, down of an expert */
+    buffer *table;     /* device addresses */
+    uint32_t n, n_embd, n_ff, type, down_type;
+    size_t up_at, down_at;
+} expert_set;
+
+static expert_set expert_records(uint32_t n, uint32_t n_embd, uint32_t n_ff, uint32_t type,
+                                 uint32_t down_type) {
+    expert_set s = {
+        .n = n, .n_embd = n_embd, .n_ff = n_ff, .type = type, .down_type = down_type};
+    s.up_at = n_ff * quant_row_bytes((quant_type)type, n_embd);
+    s.down_at = 2 * s.up_at;
+    s.table = make(n * 8);
+    for (uint32_t e = 0; e < n; e++) {
+        s.record[e] = make(s.down_at + n_embd * quant_row_bytes((quant_type)down_type, n_ff));
+        uint8_t *at = s.record[e]->host;
+        fill_blocks(type, at, s.down_at);
+        fill_blocks(down_type, at + s.down_at, s.record[e]->bytes - s.down_at);
+        put(s.record[e]);
+        ((uint64_t *)s.table->host)[e] = (uint64_t)(uintptr_t)s.record[e]->device;
+    }
+    put(s.table);
+    return s;
+}
+
+/* silu(gate x) * (up x) of one expert in float64. */
+static void hidden_of(const expert_set *s, const void *record, const double *x, double *h) {
+    double *gate = calloc(2 * (size_t)s->n_ff, sizeof *gate);
+    if (gate == NULL) abort();
+    product(s->type, record, 2 * s->n_ff, s->n_embd, x, 1, gate);
+    for (uint32_t i = 0; i < s->n_ff; i++)
+        h[i] = gate[i] / (1 + exp(-gate[i])) * gate[s->n_ff + i];
+    free(gate);
+}
+
+/* The shared expert is record n - 1; expert 1 is missing when `missing`. */
+static double experts_case(uint32_t type, uint32_t down_type, bool quantized, bool missing) {
+    enum { N = 4, USED = 2, ROWS = 2, E = 256, F = 64, PAIRS = ROWS * USED };
+    const uint32_t n_ff = down_type == QUANT_Q8_0 || down_type == QUANT_F32 ? 96 : 256;
+    const int32_t experts[PAIRS] = {2, 0, 1, 2};
+    const float weight[PAIRS] = {0.75f, 0.25f, 0.625f, 0.375f}, gate[ROWS] = {0.5f, -1.25f};
+    expert_set s = expert_records(N, E, n_ff, type, down_type);
+    const void *shared = s.record[N - 1]->device;
+    if (missing) {
+        ((uint64_t *)s.table->host)[1] = 0;
+        put(s.table);
+    }
+    activations x = acts(ROWS, E);
+    const size_t h_stride = n_ff, act_stride = cuda_act_row_bytes(n_ff);
+    buffer *h = make((PAIRS + ROWS) * h_stride * 4), *h_act = make((PAIRS + ROWS) * act_stride);
+    buffer *foreign = floats(PAIRS * E, -1, 1), *out = floats(ROWS * E, -1, 1);
+    const buffer *chosen = copy_of(experts, sizeof experts);
+    const size_t row_bytes = quant_row_bytes((quant_type)type, E);
+    const size_t down_bytes = quant_row_bytes((quant_type)down_type, n_ff);
+    const experts_up_args up = {.records = s.table->device,
+                                .experts = chosen->device,
+                                .x = x.x->device,
+                                .act = quantized ? x.act->device : NULL,
+                                .h = h->device,
+                                .h_act = quantized ? h_act->device : NULL,
+                                .x_stride = E,
+                                .act_stride = x.stride,
+                                .h_stride = h_stride,
+                                .h_act_stride = act_stride,
+                                .gate = {shared, 0, row_bytes, row_bytes, 0, 0, type, type},
+                                .up = {(const uint8_t *)shared + s.up_at, s.up_at, row_bytes,
+                                       row_bytes, 0, 0, type, type},
+                                .n_rows = ROWS,
+                                .n_used = USED,
+                                .n_cols = E,
+                                .n_ff = n_ff,
+                                .n_ff_shared = n_ff};
+    const experts_down_args down = {.records = s.table->device,
+                                    .experts = chosen->device,
+                                    .weights = copy_of(weight, sizeof weight)->device,
+                                    .shared_gate = copy_of(gate, sizeof gate)->device,
+                                    .h = h->device,
+                                    .h_act = quantized ? h_act->device : NULL,
+                                    .foreign = foreign->device,
+                                    .x = out->device,
+                                    .h_stride = h_stride,
+                                    .h_act_stride = act_stride,
+                                    .x_stride = E,
+                                    .down = {(const uint8_t *)shared + s.down_at, s.down_at,
+                                             down_bytes, down_bytes, 0, 0, down_type,
+                                             down_type},
+                                    .n_rows = ROWS,
+                                    .n_used = USED,
+                                    .n_embd = E,
+                                    .n_ff = n_ff,
+                                    .n_ff_shared = n_ff};
+    LAUNCH(experts_up, experts_up_shape(&up), up);
+    LAUNCH(experts_down, experts_down_shape(&down), down);
+    get(h);
+    get(h_act);
+    const double *value =
+        quantized && is_quantized(type) ? x.value : doubles_of(x.x->host, ROWS * E);
+    double most = 0, *expected = doubles_of(out->host, ROWS * E);
+    for (int p = 0; p < PAIRS + ROWS; p++) {
+        const int row = p < PAIRS ? p / USED : p - PAIRS, e = p < PAIRS ? experts[p] : N - 1;
+        double hidden[256], y[E];
+        if (p < PAIRS && missing && e == 1) {
+            for (int i = 0; i < E; i++)
+                expected[row * E + i] +=
+                    (double)weight[p] * (double)((float *)foreign->host)[p * E + i];
+            continue;
+        }
+        const uint8_t *record = s.record[e]->host;
+        hidden_of(&s, record, value + row * E, hidden);
+        most = worse(relative_l2((float *)h->host + (size_t)p * n_ff, hidden, n_ff), most);
+        const float *mine = (float *)h->host + (size_t)p * n_ff;
+        for (uint32_t i = 0; i < n_ff; i++)
+            hidden[i] = (double)mine[i];
+        if (quantized && is_quantized(down_type))
+            dequantize_acts((uint8_t *)h_act->host + (size_t)p * act_stride, act_stride, 1,
+                            n_ff, hidden);
+        product(down_type, record + s.down_at, E, n_ff, hidden, 1, y);
+        const double factor = p < PAIRS ? (double)weight[p] : 1 / (1 + exp(-(double)gate[row]));
+        for (int i = 0; i < E; i++)
+            expected[row * E + i] += factor * y[i];
+    }
+    return worse(relative_l2(get(out), expected, ROWS * E), most);
+}
+
+double case_experts(const kernel_device *device) {
+    static const struct {
+        uint32_t type, down;
+        bool quantized, missing;
+    } cases[] = {{QUANT_Q4_K, QUANT_Q4_K, true, false}, {QUANT_Q4_K, QUANT_Q6_K, true, true},
+                 {QUANT_Q8_0, QUANT_Q8_0, true, true},  {QUANT_IQ4_XS, QUANT_Q5_K, true, false},
+                 {QUANT_F32, QUANT_F32, false, true},   {QUANT_Q4_K, QUANT_Q6_K, false, false},
+                 {QUANT_F16, QUANT_F16, true, false}};
+    double most = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        begin(device);
+        const double off =
+            experts_case(cases[i].type, cases[i].down, cases[i].quantized, cases[i].missing);
+        if (off > 1e-5) printf("  case %zu: %g\n", i, off);
+        most = worse(off, most);
+        end();
+    }
+    return most;
+}
+
+/* The sorted lists and the grouped product against each pair's own. */
+double case_experts_grouped(const kernel_device *device) {
+    begin(device);
+    enum { N = 5, USED = 2, ROWS = 70, E = 256, F = 64, PAIRS = ROWS * USED };
+    int32_t experts[PAIRS];
+    for (int p = 0; p < PAIRS; p++)
+        experts[p] = p % 9 == 0 ? 0 : 2 + p % 3;
+    buffer *w[N], *table = make(N * 8);
+    for (int e = 0; e < N; e++) {
+        w[e] = weights(QUANT_Q4_K, F, E);
+        ((uint64_t *)table->host)[e] = e == 4 ? 0 : (uint64_t)(uintptr_t)w[e]->device;
+    }
+    put(table);
+    activations x = acts(ROWS, E);
+    buffer *pair_row = make(PAIRS * 4), *pair_out = make(PAIRS * 4), *first = make((N + 1) * 4);
+    buffer *tiles = make(matmul_max_tiles(PAIRS, N) * sizeof(matmul_tile)), *n_tiles = make(4);
+    buffer *out = floats(PAIRS * F, -1, 1);
+    const experts_sort_args sort = {copy_of(experts, sizeof experts)->device,
+                                    pair_row->device,
+                                    pair_out->device,
+                                    first->device,
+                                    tiles->device,
+                                    n_tiles->device,
+                                    PAIRS,
+                                    USED,
+                                    N,
+                                    0};
+    LAUNCH(experts_sort, experts_sort_shape(), sort);
+    const matmul_args args = {.act = x.act->device,
+                              .out = out->device,
+                              .records = table->device,
+                              .tiles = tiles->device,
+                              .n_tiles = n_tiles->device,
+                              .in_rows = pair_row->device,
+                              .out_rows = pair_out->device,
+                              .row_bytes = quant_row_bytes(QUANT_Q4_K, E),
+                              .act_stride = x.stride,
+                              .out_stride = F,
+                              .type = QUANT_Q4_K,
+                              .n_rows = F,
+                              .n_cols = E,
+                              .n_tokens = PAIRS,
+                              .n_groups = N};
+    double *expected = doubles_of(out->host, PAIRS * F);
+    cuda_shape shape;
+    const cuda_kernel kernel = matmul_choose(&args, &shape);
+    gpu->launch(kernel, shape, &args, sizeof args);
+    for (int p = 0; p < PAIRS; p++)
+        if (experts[p] != 4)
+            product(QUANT_Q4_K, w[experts[p]]->host, F, E, x.value + p / USED * E, 1,
+                    expected + p * F);
+    const double most = relative_l2(get(out), expected, PAIRS * F);
+    end();
+    return most;
+}
+
+double case_combine(const kernel_device *device) {
+    begin(device);
+    enum { ROWS = 3, USED = 2, DIM = 300, PAIRS = ROWS * USED };
+    const int32_t experts[PAIRS] = {0, 1, 2, 1, 1, 0};
+    const uint64_t records[3] = {256, 0, 256};
+    buffer *x = floats(ROWS * DIM, -1, 1), *y = floats(PAIRS * DIM, -1, 1);
+    buffer *foreign = floats(PAIRS * DIM, -1, 1), *w = floats(PAIRS, 0, 1);
+    buffer *shared = floats(ROWS * DIM, -1, 1), *gate = floats(ROWS, -2, 2);
+    buffer *out = make(ROWS * DIM * 4), *expected = make(ROWS * DIM * 4);
+    combine_args args = {.base = {x->device, y->device, w->device, shared->device, gate->device,
+                                  out->device, DIM, DIM, DIM, 1, DIM, DIM, USED},
+                         .records = copy_of(records, sizeof records)->device,
+                         .experts = copy_of(experts, sizeof experts)->device,
+                         .foreign = foreign->device,
+                         .n_rows = ROWS};
+    LAUNCH(moe_combine, moe_combine_shape(&args), args);
+    for (int p = 0; p < PAIRS; p++)
+        if (experts[p] == 1)
+            memcpy((float *)y->host + p * DIM, (float *)foreign->host + p * DIM, DIM * 4);
+    const moe_combine_args oracle = {
+        x->host, y->host, w->host, shared->host, gate->host, expected->host, DIM, DIM,
+        DIM,     1,       DIM,     DIM,          USED};
+    moe_combine_rows(CPU_SCALAR, &oracle, 0, ROWS);
+    const double most = relative_l2_f(get(out), expected->host, ROWS * DIM);
+    end();
+    return most;
+}
+
+double case_router(const kernel_device *device) {
+    begin(device);
+    enum { ROWS = 4, N = 131, USED = 8 };
+    buffer *l = floats(ROWS * N, -4, 4), *experts = make(ROWS * USED * 4);
+    buffer *w = make(ROWS * USED * 4), *ids = make(ROWS * USED * 4), *expected = make(w->bytes);
+    float *v = l->host;
+    v[3] = v[100] = v[64] = 9; /* equals */
+    for (int i = 0; i < N; i++)
+        v[N + i] = i == 7 ? 1.0f : -INFINITY; /* most of the chosen are equal */
+    put(l);
+    const router_args args = {l->device, experts->device, w->device, N, N, USED};
+    const router_args oracle = {l->host, ids->host, expected->host, N, N, USED};
+    LAUNCH(router, router_shape(ROWS), args);
+    router_rows(CPU_SCALAR, &oracle, 0, ROWS);
+    get(experts);
+    double most = relative_l2_f(get(w), expected->host, ROWS * USED);
+    if (memcmp(experts->host, ids->host, ids->bytes) != 0) most = 1;
+    end();
+    return most;
+}

@@ -1,0 +1,191 @@
+/* cuda_matrix_cases.c - products with matrices of every type; cuda_cases.h. */
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matvec.h"
+#include "tests/kernels/cuda_case.h"
+
+/* Two segments of a type, one stored and one added, against n_tokens rows. */
+static double matvec_case(uint32_t type, uint32_t n_cols, uint32_t n_tokens, bool exact) {
+    enum { A = 37, B = 20 };
+    buffer *w[2] = {weights(type, A, n_cols), weights(type, B, n_cols)};
+    activations x = acts(n_tokens, n_cols);
+    buffer *out[2] = {floats(n_tokens * A, -1, 1), floats(n_tokens * B, -1, 1)};
+    const bool integers = !exact && is_quantized(type);
+    const double *value = integers ? x.value : doubles_of(x.x->host, (size_t)n_tokens * n_cols);
+    double *expected[2];
+    matvec_args args = {.x = x.x->device,
+                        .act = exact ? NULL : x.act->device,
+                        .x_stride = n_cols,
+                        .act_stride = x.stride,
+                        .n_cols = n_cols,
+                        .n_tokens = n_tokens,
+                        .n_segments = 2};
+    for (int s = 0; s < 2; s++) {
+        const uint32_t n_rows = s ? B : A;
+        args.segments[s] =
+            (matvec_segment){.weights = w[s]->device,
+                             .out = out[s]->device,
+                             .row_bytes = quant_row_bytes((quant_type)type, n_cols),
+                             .out_stride = n_rows,
+                             .type = type,
+                             .n_rows = n_rows,
+                             .add = (uint32_t)s};
+        expected[s] = doubles_of(out[s]->host, n_tokens * n_rows);
+        product(type, w[s]->host, n_rows, n_cols, value, n_tokens, expected[s]);
+        for (size_t i = 0; s == 1 && i < n_tokens * n_rows; i++)
+            expected[s][i] += (double)((float *)out[s]->host)[i];
+    }
+    cuda_shape shape;
+    const cuda_kernel kernel = matvec_choose(&args, 2, &shape);
+    gpu->launch(kernel, shape, &args, sizeof args);
+    return worse(relative_l2(get(out[0]), expected[0], n_tokens * A),
+                 relative_l2(get(out[1]), expected[1], n_tokens * B));
+}
+
+double case_matvec(const kernel_device *device) {
+    double most = 0;
+    for (size_t i = 0; i < N_TYPES; i++) {
+        const bool large = quant_traits_of(types[i])->block_values == 256;
+        const uint32_t cols[] = {large ? 256 : 64, large ? 1280 : 1120};
+        for (uint32_t k = 0; k < 2; k++) {
+            for (uint32_t tokens = 1; tokens <= 8; tokens += i < 4 ? 2 + k : 6) {
+                begin(device);
+                const double off = matvec_case(types[i], cols[k], tokens, false);
+                if (off > 1e-5)
+                    printf("  %s %u columns %u tokens: %g\n", quant_traits_of(types[i])->name,
+                           cols[k], tokens, off);
+                most = worse(off, most);
+                end();
+            }
+        }
+    }
+    return most;
+}
+
+double case_matvec_f32(const kernel_device *device) {
+    double most = 0;
+    for (size_t i = 0; i < N_TYPES; i++) {
+        begin(device);
+        most = worse(matvec_case(types[i], 512, 2, true), most);
+        end();
+    }
+    return most;
+}
+
+/* A token's bits do not depend on how many others there are. */
+double case_matvec_company(const kernel_device *device) {
+    begin(device);
+    enum { ROWS = 40, COLS = 1280, TOKENS = 8 };
+    buffer *w = weights(QUANT_Q4_K, ROWS, COLS), *first = make(ROWS * 4);
+    activations x = acts(TOKENS, COLS);
+    double wrong = 0;
+    for (uint32_t tokens = 1; tokens <= TOKENS; tokens++) {
+        buffer *out = make(TOKENS * ROWS * 4);
+        matvec_args args = {.act = x.act->device,
+                            .act_stride = x.stride,
+                            .n_cols = COLS,
+                            .n_tokens = tokens,
+                            .n_segments = 1};
+        args.segments[0] = (matvec_segment){.weights = w->device,
+                                            .out = out->device,
+                                            .row_bytes = quant_row_bytes(QUANT_Q4_K, COLS),
+                                            .out_stride = ROWS,
+                                            .type = QUANT_Q4_K,
+                                            .n_rows = ROWS};
+        cuda_shape shape;
+        const cuda_kernel kernel = matvec_choose(&args, 1 + tokens, &shape);
+        gpu->launch(kernel, shape, &args, sizeof args);
+        get(out);
+        if (tokens == 1) memcpy(first->host, out->host, first->bytes);
+        if (memcmp(first->host, out->host, first->bytes) != 0) wrong++;
+    }
+    end();
+    return wrong;
+}
+
+/* Split Q6_K gives the bits of raw Q6_K. */
+double case_repack(const kernel_device *device) {
+    begin(device);
+    enum { ROWS = 24, COLS = 512, BLOCKS = ROWS * 2 };
+    buffer *w = weights(QUANT_Q6_K, ROWS, COLS), *split = make(w->bytes);
+    activations x = acts(1, COLS);
+    buffer *out[2] = {make(ROWS * 4), make(ROWS * 4)};
+    for (uint64_t first = 0; first < BLOCKS; first += BLOCKS / 2) {
+        const repack_args args = {(const uint8_t *)w->device + first * 210, split->device,
+                                  BLOCKS / 2, first, BLOCKS};
+        LAUNCH(repack_q6_k, repack_shape(&args), args);
+    }
+    for (int s = 0; s < 2; s++) {
+        matvec_args args = {.act = x.act->device,
+                            .act_stride = x.stride,
+                            .n_cols = COLS,
+                            .n_tokens = 1,
+                            .n_segments = 1};
+        args.segments[0] =
+            (matvec_segment){.weights = s ? split->device : w->device,
+                             .out = out[s]->device,
+                             .row_bytes = COLS / 256 * (s ? 208 : 210),
+                             .split_d = BLOCKS * 208,
+                             .type = s ? (uint32_t)CUDA_Q6_K_SPLIT : (uint32_t)QUANT_Q6_K,
+                             .n_rows = ROWS};
+        cuda_shape shape;
+        const cuda_kernel kernel = matvec_choose(&args, 2, &shape);
+        gpu->launch(kernel, shape, &args, sizeof args);
+        get(out[s]);
+    }
+    const double wrong = memcmp(out[0]->host, out[1]->host, ROWS * 4) != 0;
+    end();
+    return wrong;
+}
+
+static double matmul_case(uint32_t type, uint32_t n_rows, uint32_t n_cols, uint32_t n_tokens,
+                          bool exact) {
+    buffer *w = weights(type, n_rows, n_cols), *out = floats(n_tokens * n_rows, -1, 1);
+    activations x = acts(n_tokens, n_cols);
+    const bool integers = !exact && is_quantized(type);
+    const double *value = integers ? x.value : doubles_of(x.x->host, (size_t)n_tokens * n_cols);
+    double *expected = doubles_of(out->host, n_tokens * n_rows);
+    product(type, w->host, n_rows, n_cols, value, n_tokens, expected);
+    for (size_t i = 0; i < n_tokens * n_rows; i++)
+        expected[i] += (double)((float *)out->host)[i];
+    const matmul_args args = {.weights = w->device,
+                              .x = x.x->device,
+                              .act = exact ? NULL : x.act->device,
+                              .out = out->device,
+                              .row_bytes = quant_row_bytes((quant_type)type, n_cols),
+                              .x_stride = n_cols,
+                              .act_stride = x.stride,
+                              .out_stride = n_rows,
+                              .type = type,
+                              .n_rows = n_rows,
+                              .n_cols = n_cols,
+                              .n_tokens = n_tokens,
+                              .add = 1};
+    cuda_shape shape;
+    const cuda_kernel kernel = matmul_choose(&args, &shape);
+    gpu->launch(kernel, shape, &args, sizeof args);
+    return relative_l2(get(out), expected, n_tokens * n_rows);
+}
+
+double case_matmul(const kernel_device *device) {
+    double most = 0;
+    for (size_t i = 0; i < N_TYPES; i++) {
+        const bool large = quant_traits_of(types[i])->block_values == 256;
+        begin(device);
+        double off = matmul_case(types[i], 70, large ? 256 : 96, 67, false);
+        if (i == 0) off = worse(matmul_case(types[i], 64, 512, 9, false), off);
+        if (off > 1e-5) printf("  %s: %g\n", quant_traits_of(types[i])->name, off);
+        most = worse(off, most);
+        end();
+    }
+    return most;
+}
+
+double case_matmul_f32(const kernel_device *device) {
+    double most = 0;
+    for (size_t i = 0; i < N_TYPES; i += 3) {
+        begin(device);
+        most = worse(matmul_case(types[i], 70, 256, 67, true), most);
+        end();
+    }
+    return most;
+}
