@@ -106,6 +106,7 @@ static const field beat_fields[] = {
     UINT(wire_beat, vram_total_mib),
     UINT(wire_beat, ram_used_mib),
     UINT(wire_beat, rtt_us),
+    UINT(wire_beat, loading_left_ms),
 };
 static const field tokens_fields[] = {
     UINT(wire_tokens, request),
@@ -118,6 +119,7 @@ static const field tokens_fields[] = {
     UINT(wire_tokens, flags),
     ENUM(wire_tokens, finish, WIRE_FINISH_NONE, WIRE_FINISH_TOOL_CALLS),
     BYTES(wire_tokens, logprobs, WIRE_MAX_TOKENS_TEXT),
+    UINT(wire_tokens, draws),
 };
 static const field done_fields[] = {
     UINT(wire_done, request),
@@ -172,6 +174,8 @@ static const field submit_fields[] = {
     UINT_TO(wire_submit, priority, 1),
     {"resume", FIELD_RECORD, offsetof(wire_submit, resume), 0, 0, 0, resume_fields,
      COUNT(resume_fields)},
+    UINT(wire_submit, seed),
+    LIST(wire_submit, boundaries, FIELD_HASHES, WIRE_MAX_BOUNDARIES, NULL, 0),
 };
 static const field cancel_fields[] = {
     UINT(wire_cancel, request),
@@ -191,19 +195,22 @@ typedef struct layout {
     size_t offset; /* of the member of wire_message */
     const field *fields;
     size_t n_fields;
+    size_t n_appended; /* of them, those that a peer of an older build does not send */
 } layout;
 
 #define LAYOUT(type, text, member)                                                             \
-    { type, text, offsetof(wire_message, member), member##_fields, COUNT(member##_fields) }
+    { type, text, offsetof(wire_message, member), member##_fields, COUNT(member##_fields), 0 }
+#define LAYOUT_APPENDED(type, text, member, n)                                                 \
+    { type, text, offsetof(wire_message, member), member##_fields, COUNT(member##_fields), (n) }
 static const layout layouts[] = {
     LAYOUT(WIRE_HELLO, "HELLO", hello),
-    LAYOUT(WIRE_BEAT, "BEAT", beat),
-    LAYOUT(WIRE_TOKENS, "TOKENS", tokens),
+    LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 1),
+    LAYOUT_APPENDED(WIRE_TOKENS, "TOKENS", tokens, 1),
     LAYOUT(WIRE_DONE, "DONE", done),
     LAYOUT(WIRE_ERROR, "ERROR", error),
     LAYOUT(WIRE_BYE, "BYE", bye),
     LAYOUT(WIRE_WELCOME, "WELCOME", welcome),
-    LAYOUT(WIRE_SUBMIT, "SUBMIT", submit),
+    LAYOUT_APPENDED(WIRE_SUBMIT, "SUBMIT", submit, 2),
     LAYOUT(WIRE_CANCEL, "CANCEL", cancel),
     LAYOUT(WIRE_DRAIN, "DRAIN", drain),
     LAYOUT(WIRE_ACK, "ACK", ack),
@@ -522,8 +529,11 @@ static status decode_message(wire_message *out, msgpack_zone *zone, const msgpac
     }
     decoder d = {.zone = zone, .message = l->name, .err = err};
     out->type = l->type;
-    return decode_fields(&d, l->fields, l->n_fields, items + N_LEADING,
-                         root->via.array.size - N_LEADING, (char *)out + l->offset);
+    size_t n_items = root->via.array.size - N_LEADING, n_fields = l->n_fields;
+    size_t n_least = l->n_fields - l->n_appended;
+    if (n_items < n_fields) n_fields = n_items > n_least ? n_items : n_least;
+    return decode_fields(&d, l->fields, n_fields, items + N_LEADING, n_items,
+                         (char *)out + l->offset);
 }
 
 status wire_decode(wire_message *out, const void *bytes, size_t length, error *err) {

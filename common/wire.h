@@ -2,8 +2,9 @@
  *
  * One message is one ZeroMQ frame: a msgpack array [version, type, field...].
  * Fields stand in the order of the struct.  Lengths and counts are bounded by
- * the WIRE_MAX_* below on both sides; unknown trailing fields are ignored, so a
- * newer peer may append; another version is refused with a text that names both.
+ * the WIRE_MAX_* below on both sides.  A newer peer may append fields to a message: an
+ * older one ignores what it does not know, and where the appended ones (marked so) do
+ * not come they are zero.  Another version is refused with a text that names both.
  *
  * Decoding copies nothing: strings and arrays of a decoded message point into
  * the frame or into the message's own zone and live until wire_release() and
@@ -82,7 +83,11 @@ typedef enum wire_worker_state {
     WIRE_FAILED
 } wire_worker_state;
 
-enum { WIRE_FLAG_THINKING_CUT = 1, WIRE_FLAG_GRACE = 2 }; /* of TOKENS */
+enum { /* of TOKENS */
+       WIRE_FLAG_THINKING_CUT = 1,
+       WIRE_FLAG_GRACE = 2,
+       WIRE_FLAG_MORE = 4 /* the rest of this token's text is in the next message */
+};
 
 typedef struct wire_model {
     wire_bytes name;
@@ -137,6 +142,8 @@ typedef struct wire_beat {
     uint64_t vram_total_mib;
     uint64_t ram_used_mib;
     uint64_t rtt_us; /* BEAT to ACK, last measured; 0: not yet */
+    /* appended */
+    uint64_t loading_left_ms; /* until the model is loaded, by its progress; 0: not known */
 } wire_beat;
 
 typedef struct wire_tokens {
@@ -151,6 +158,8 @@ typedef struct wire_tokens {
     uint64_t flags;
     wire_finish finish;  /* set in the last TOKENS of a choice */
     wire_bytes logprobs; /* JSON for the API, or empty */
+    /* appended */
+    uint64_t draws; /* of the choice's sampler so far: where a resume's draws go on */
 } wire_tokens;
 
 /* The request is over and well; every choice has had its finish. */
@@ -167,7 +176,7 @@ typedef struct wire_done {
     double decode_ms;
     double hit_rate; /* of this request's steps; negative: no cache */
     double misses_per_token;
-    const uint64_t *boundaries; /* prefix hashes now held */
+    const uint64_t *boundaries; /* those of the SUBMIT that are now held */
     size_t n_boundaries;
     wire_bytes result; /* JSON of kinds that give no tokens (count, tokenize, embed) */
 } wire_done;
@@ -215,6 +224,13 @@ typedef struct wire_submit {
     uint64_t deadline_ms; /* from receipt; 0: none */
     uint64_t priority;    /* 0 interactive, 1 background */
     wire_resume resume;
+    /* appended */
+    uint64_t seed; /* for sampling where the body has none, the same on every node; 0: the
+                      worker's own choice */
+    /* Hashes of the prompt's beginnings, shortest first: one for each end of a message.  A
+     * DONE tells which of them the worker now holds. */
+    const uint64_t *boundaries;
+    size_t n_boundaries;
 } wire_submit;
 
 typedef struct wire_cancel {

@@ -71,6 +71,7 @@ static void on_hello(coordinator *c, const worker_peer *peer, const wire_hello *
         if (rc != STATUS_UNAVAILABLE) refuse(c, peer, 400, "bad_hello", false, err.text);
         return;
     }
+    (void)snprintf(n->address, sizeof n->address, "%s", peer->address);
     log_info("node-hello", "node=%s build=%s backend=%s models=%zu credit=%llu", n->name,
              n->build, n->backend, n->n_models, (unsigned long long)n->credit);
     welcome(c, peer);
@@ -186,6 +187,7 @@ static void open_nodes(coordinator *c) {
         .down_ms = (uint64_t)(o->node_down_s * 1000),
         .forget_ms = (uint64_t)(o->node_forget_s * 1000),
         .engine_stall_ms = (uint64_t)(o->node_engine_stall_s * 1000),
+        .slow_path_ms = (uint64_t)(o->node_slow_path_s * 1000),
         .breaker_ms = (uint64_t)(o->node_breaker_s * 1000),
         .breaker_failures = (uint32_t)o->node_breaker_failures,
     };

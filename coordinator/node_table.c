@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,18 @@ static void copy_text(char *out, size_t cap, wire_bytes text) {
 
 /* ------------------------------------------------------------ judging */
 
+double node_loading_left_s(const node *n, uint64_t now_ms) {
+    if (n->state != NODE_LOADING && n->beat.state != WIRE_LOADING) return -1;
+    uint64_t age_ms = now_ms > n->last_heard_ms ? now_ms - n->last_heard_ms : 0;
+    if (n->beat.loading_left_ms > 0) {
+        uint64_t told_ms = n->beat.loading_left_ms;
+        return told_ms > age_ms ? (double)(told_ms - age_ms) * 1e-3 : 0;
+    }
+    double done = (double)n->beat.loading_permille * 1e-3;
+    if (n->loading_since_ms == 0 || done < 0.05 || now_ms <= n->loading_since_ms) return -1;
+    return (double)(now_ms - n->loading_since_ms) * 1e-3 * (1 - done) / done;
+}
+
 static node_state judge_worker(const node *n, uint64_t now_ms, char *reason, size_t cap) {
     if (!n->has_beat) {
         (void)snprintf(reason, cap, "no beat yet");
@@ -31,8 +44,11 @@ static node_state judge_worker(const node *n, uint64_t now_ms, char *reason, siz
         return NODE_DOWN;
     }
     if (n->beat.state == WIRE_LOADING) {
-        (void)snprintf(reason, cap, "loading, %llu %%%s%s",
-                       (unsigned long long)n->beat.loading_permille / 10,
+        double left_s = node_loading_left_s(n, now_ms);
+        char left[40] = "";
+        if (left_s >= 0) (void)snprintf(left, sizeof left, ", about %.0f s left", left_s);
+        (void)snprintf(reason, cap, "loading, %llu %%%s%s%s",
+                       (unsigned long long)n->beat.loading_permille / 10, left,
                        n->beat_reason[0] != '\0' ? ": " : "", n->beat_reason);
         return NODE_LOADING;
     }
@@ -81,6 +97,75 @@ node_state node_judge(const node *n, const node_limits *limits, uint64_t now_ms,
         return NODE_SUSPECT;
     }
     return state;
+}
+
+__attribute__((format(printf, 3, 4))) static void verdict(node_verdict *v, const char *word,
+                                                          const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    v->word = word;
+    (void)vsnprintf(v->reason, sizeof v->reason, format, arguments);
+    va_end(arguments);
+}
+
+static void judge_process(const node *n, node_verdict *v) {
+    if (n->left)
+        verdict(v, "left", "it said goodbye");
+    else if (n->has_beat && n->beat.state == WIRE_FAILED)
+        verdict(v, "failed", "its engine failed");
+    else if (!n->connected)
+        verdict(v, "gone", "its connection ended");
+    else
+        verdict(v, "ok", "connected");
+}
+
+static void judge_engine(const node *n, const node_limits *limits, node_verdict *v) {
+    double age_s = (double)n->beat.engine_age_ms * 1e-3;
+    if (!n->has_beat)
+        verdict(v, "unknown", "no beat yet");
+    else if (n->beat.state == WIRE_LOADING)
+        verdict(v, "loading", "%.0f %% loaded", (double)n->beat.loading_permille * 0.1);
+    else if (n->beat.state == WIRE_FAILED)
+        verdict(v, "failed", "the worker says so");
+    else if (n->beat.running > 0 && n->beat.engine_age_ms >= limits->engine_stall_ms)
+        verdict(v, "stalled", "its loop has not come round for %.1f s", age_s);
+    else if (n->beat.running > 0 || n->beat.waiting > 0)
+        verdict(v, "busy", "its loop came round %.1f s ago", age_s);
+    else
+        verdict(v, "ok", "idle");
+}
+
+static void judge_path(const node *n, const node_limits *limits, uint64_t now_ms,
+                       node_verdict *v) {
+    uint64_t age_ms = now_ms > n->last_heard_ms ? now_ms - n->last_heard_ms : 0;
+    double rtt_ms = node_round_trip_s(n) * 1e3;
+    if (!n->connected)
+        verdict(v, "broken", "its connection ended");
+    else if (age_ms >= limits->suspect_ms)
+        verdict(v, "silent", "nothing heard for %.1f s", (double)age_ms * 1e-3);
+    else if (limits->slow_path_ms > 0 && rtt_ms >= (double)limits->slow_path_ms)
+        verdict(v, "slow", "a round trip takes %.1f ms", rtt_ms);
+    else if (rtt_ms > 0)
+        verdict(v, "ok", "a round trip takes %.1f ms", rtt_ms);
+    else
+        verdict(v, "ok", "not measured yet");
+}
+
+void node_judge_parts(const node *n, const node_limits *limits, uint64_t now_ms,
+                      node_verdicts *out) {
+    judge_process(n, &out->process);
+    judge_engine(n, limits, &out->engine);
+    judge_path(n, limits, now_ms, &out->path);
+}
+
+const char *node_path_name(const node *n) {
+    static const char *const names[] = {"direct", "direct", "relayed"};
+    return names[n->path];
+}
+
+double node_round_trip_s(const node *n) {
+    double beat_s = (double)n->beat.rtt_us * 1e-6, vpn_s = n->path_rtt_ms * 1e-3;
+    return beat_s > vpn_s ? beat_s : vpn_s;
 }
 
 static void rejudge(node_table *t, node *n, uint64_t now_ms) {
@@ -153,8 +238,14 @@ uint32_t node_places(const node *n) {
 
 /* ------------------------------------------------------------ changing */
 
+static void free_models(node_model *models, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        prefix_set_release(&models[i].held);
+    free(models);
+}
+
 static void node_free(node *n) {
-    free(n->models);
+    free_models(n->models, n->n_models);
     free(n);
 }
 
@@ -192,18 +283,21 @@ static status take_models(node *n, const wire_hello *hello, error *err) {
         copy_text(m->name, sizeof m->name, hello->models[i].name);
         copy_text(m->hash, sizeof m->hash, hello->models[i].hash);
         copy_text(m->arch, sizeof m->arch, hello->models[i].arch);
+        copy_text(m->numerics, sizeof m->numerics, hello->models[i].numerics);
         m->context_tokens = hello->models[i].context_tokens;
         m->since_wall_s = clock_wall_ms() / 1000;
         rates_init(&m->speed);
-        const node_model *old = node_find_model(n, m->name);
+        node_model *old = node_find_model(n, m->name);
         if (old != NULL && strcmp(old->hash, m->hash) == 0) {
             m->speed = old->speed;
             m->since_wall_s = old->since_wall_s;
+            m->held = old->held; /* the same process says HELLO again; see replace_process() */
+            memset(&old->held, 0, sizeof old->held);
         }
         rates_set_prior(&m->speed, hello->prior_prefill_tok_per_s,
                         hello->prior_decode_tok_per_s);
     }
-    free(n->models);
+    free_models(n->models, n->n_models);
     n->models = models;
     n->n_models = hello->n_models;
     return STATUS_OK;
@@ -256,8 +350,11 @@ static status replace_process(node_table *t, node *n, const wire_hello *hello, u
                          n->name);
     }
     if (t->on_lost != NULL) t->on_lost(t->context, n, "its worker was restarted");
+    for (size_t i = 0; i < n->n_models; i++)
+        prefix_set_release(&n->models[i].held); /* a new process holds nothing */
     n->instance = hello->instance;
     n->has_beat = false;
+    n->loading_since_ms = 0;
     n->left = false;
     n->failures = 0;
     n->quarantine_until_ms = 0;
@@ -342,6 +439,10 @@ void node_table_beat(node_table *t, node *n, const wire_beat *beat, uint64_t now
     copy_text(n->beat_reason, sizeof n->beat_reason, beat->reason);
     n->beat.reason = wire_text(n->beat_reason, strlen(n->beat_reason));
     n->has_beat = true;
+    if (beat->state != WIRE_LOADING)
+        n->loading_since_ms = 0;
+    else if (n->loading_since_ms == 0)
+        n->loading_since_ms = now_ms;
     n->credit = beat->credit;
     rejudge(t, n, now_ms);
 }
@@ -404,5 +505,6 @@ void node_table_success(node_table *t, node *n, uint64_t now_ms) {
 
 void node_table_drain(node_table *t, node *n, bool drain, uint64_t now_ms) {
     n->drained_by_admin = drain;
+    n->drained_ms = now_ms;
     rejudge(t, n, now_ms);
 }

@@ -13,6 +13,7 @@
 
 #include "common/error.h"
 #include "common/wire.h"
+#include "coordinator/prefix_set.h"
 #include "coordinator/rates.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,13 +30,18 @@ typedef enum node_state {
     NODE_STATES
 } node_state;
 
+/* How packets reach it, as far as the mesh VPN tells. */
+typedef enum node_path { NODE_PATH_UNKNOWN, NODE_PATH_DIRECT, NODE_PATH_RELAYED } node_path;
+
 typedef struct node_model {
     char name[WIRE_MAX_NAME + 1];
     char hash[40];
     char arch[40];
+    char numerics[WIRE_MAX_NAME + 1]; /* equal ids give equal bits */
     uint64_t context_tokens;
     uint64_t since_wall_s;
     rates speed;
+    prefix_set held; /* beginnings of prompts that it has confirmed to hold */
 } node_model;
 
 typedef struct node_limits { /* milliseconds */
@@ -43,6 +49,7 @@ typedef struct node_limits { /* milliseconds */
     uint64_t down_ms;
     uint64_t forget_ms;
     uint64_t engine_stall_ms;
+    uint64_t slow_path_ms; /* a round trip of this is a slow path */
     uint64_t breaker_ms;
     uint32_t breaker_failures;
 } node_limits;
@@ -67,13 +74,18 @@ typedef struct node {
     uint64_t last_heard_ms;
     uint64_t disconnected_ms;
     uint64_t quarantine_until_ms;
-    wire_beat beat; /* its reason is beat_reason */
-    int fd;         /* of the connection, to know its end; -1 */
+    uint64_t loading_since_ms; /* 0: it does not load */
+    uint64_t drained_ms;       /* when an admin said so */
+    wire_beat beat;            /* its reason is beat_reason */
+    int fd;                    /* of the connection, to know its end; -1 */
     bool has_beat;
     bool connected;
     bool left; /* said BYE */
     bool drained_by_admin;
     bool probation; /* quarantine is over, one request may prove it well */
+
+    node_path path;
+    double path_rtt_ms; /* as the mesh VPN measured it; 0: unknown */
 
     node_state state;
     uint32_t rival_tries;
@@ -85,6 +97,7 @@ typedef struct node {
 
     size_t n_identity;
     uint8_t identity[NODE_MAX_IDENTITY];
+    char address[64]; /* of its end of the connection, without the port; "" unknown */
     char name[WIRE_MAX_NAME + 1];
     char profile[WIRE_MAX_NAME + 1];
     char gpu[WIRE_MAX_NAME + 1];
@@ -139,6 +152,25 @@ void node_table_forget(node_table *t, node *n);
 node_state node_judge(const node *n, const node_limits *limits, uint64_t now_ms, char *reason,
                       size_t cap_reason);
 const char *node_state_name(node_state state);
+/* Seconds until a loading node serves, as it says or its progress promises; negative: no
+ * telling. */
+double node_loading_left_s(const node *n, uint64_t now_ms);
+
+/* The three judgements a state is made of, each by itself: a word and what it rests on. */
+typedef struct node_verdict {
+    const char *word;
+    char reason[120];
+} node_verdict;
+typedef struct node_verdicts {
+    node_verdict process; /* ok, gone, left, failed: connection and what it said last */
+    node_verdict engine;  /* ok, busy, stalled, loading, unknown: the age of its loop */
+    node_verdict path;    /* ok, slow, silent, broken: beats and their round trip */
+} node_verdicts;
+void node_judge_parts(const node *n, const node_limits *limits, uint64_t now_ms,
+                      node_verdicts *out);
+const char *node_path_name(const node *n);
+/* The longer of the round trips that beats and the mesh VPN show, s. */
+double node_round_trip_s(const node *n);
 /* Requests it may have at once: its credit, and no more than run at once. */
 uint32_t node_places(const node *n);
 

@@ -37,12 +37,19 @@ typedef struct options {
     double node_down_s;
     double node_forget_s;
     double node_engine_stall_s;
+    double node_slow_path_s;
     double node_reconnect_s;
     int64_t node_breaker_failures;
     double node_breaker_s;
 
     int64_t queue_max_waiting;
     double queue_max_wait_s;
+
+    double queue_loading_wait_s;
+    const char *failover_different_numerics;
+    double route_relay_s;
+    const char *aliases;
+    int64_t status_decisions;
 
     double limit_first_token_s;
     double limit_between_tokens_s;

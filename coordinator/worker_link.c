@@ -202,9 +202,11 @@ static bool skip_rest(worker_link *link, zmq_msg_t *part) {
 
 static void deliver(worker_link *link, zmq_msg_t *identity, zmq_msg_t *body) {
     const char *user = zmq_msg_gets(body, "User-Id");
+    const char *address = zmq_msg_gets(body, "Peer-Address");
     worker_peer peer = {.identity = zmq_msg_data(identity),
                         .n_identity = zmq_msg_size(identity),
                         .fd = zmq_msg_get(body, ZMQ_SRCFD),
+                        .address = address == NULL ? "" : address,
                         .user_id = user == NULL ? "" : user};
     wire_message message;
     error err = {0};
@@ -230,7 +232,7 @@ static bool receive_one(worker_link *link) {
         zmq_msg_more(&identity) && zmq_msg_recv(&body, link->router, ZMQ_DONTWAIT) >= 0;
     if (whole && zmq_msg_more(&body)) {
         (void)skip_rest(link, &body);
-        worker_peer peer = {zmq_msg_data(&identity), zmq_msg_size(&identity), -1, ""};
+        worker_peer peer = {zmq_msg_data(&identity), zmq_msg_size(&identity), -1, "", ""};
         link->params.on_garbage(link->params.context, &peer, "more than one frame");
     } else if (whole) {
         deliver(link, &identity, &body);

@@ -24,6 +24,7 @@ typedef struct worker_peer { /* who sent a message; borrowed for the call */
     const void *identity;
     size_t n_identity;
     int fd;              /* of the connection; -1: unknown */
+    const char *address; /* its end of the connection, without the port; "" unknown */
     const char *user_id; /* node name that the allow-list gives to the key; "" without CURVE */
 } worker_peer;
 

@@ -302,7 +302,9 @@ status engine_submit(engine *e, const wire_submit *submit, error *err) {
     }
     request *r = NULL;
     request_fault fault;
-    uint64_t seed = e->seed + 0x9E3779B97F4A7C15u * e->n_submitted;
+    /* A coordinator's seed holds on every node, so that a resume draws on. */
+    uint64_t seed = submit->seed != 0 ? submit->seed
+                                      : e->seed + 0x9E3779B97F4A7C15u * e->n_submitted;
     status rc = request_make(&r, &e->context, submit, seed, &fault);
     if (rc == STATUS_NO_MEMORY) return error_set(err, rc, "%s", fault.err.text);
     if (rc != STATUS_OK) {

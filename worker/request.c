@@ -266,7 +266,7 @@ void request_free(request *r) {
 /* --- tokens --- */
 
 static void send(request *r, const choice *c, wire_channel channel, const int32_t *ids,
-                 size_t n_ids, const json_text *text, wire_finish finish) {
+                 size_t n_ids, const json_text *text, wire_finish finish, uint64_t flags) {
     wire_tokens message = {.request = r->id,
                            .epoch = r->epoch,
                            .number = r->number++,
@@ -275,7 +275,9 @@ static void send(request *r, const choice *c, wire_channel channel, const int32_
                            .ids = ids,
                            .n_ids = n_ids,
                            .text = wire_text(text->bytes, text->length),
-                           .finish = finish};
+                           .flags = flags,
+                           .finish = finish,
+                           .draws = sampler_counter(c->draws)};
     if (n_ids > 0) message.logprobs = wire_text(r->logprobs.bytes, r->logprobs.length);
     r->context->sink.on_tokens(r->context->sink.context, &message);
 }
@@ -286,15 +288,15 @@ static void report(request *r, choice *c, const int32_t *id, wire_finish finish)
     size_t n = id != NULL ? 1 : 0;
     if (g->reasoning.length > 0 && g->content.length > 0) {
         bool id_is_reasoning = g->channel == WIRE_REASONING;
-        send(r, c, WIRE_REASONING, id, id_is_reasoning ? n : 0, &g->reasoning,
-             WIRE_FINISH_NONE);
-        send(r, c, WIRE_CONTENT, id, id_is_reasoning ? 0 : n, &g->content, finish);
+        send(r, c, WIRE_REASONING, id, id_is_reasoning ? n : 0, &g->reasoning, WIRE_FINISH_NONE,
+             WIRE_FLAG_MORE);
+        send(r, c, WIRE_CONTENT, id, id_is_reasoning ? 0 : n, &g->content, finish, 0);
     } else if (g->reasoning.length > 0) {
-        send(r, c, WIRE_REASONING, id, n, &g->reasoning, finish);
+        send(r, c, WIRE_REASONING, id, n, &g->reasoning, finish, 0);
     } else if (g->content.length > 0) {
-        send(r, c, WIRE_CONTENT, id, n, &g->content, finish);
+        send(r, c, WIRE_CONTENT, id, n, &g->content, finish, 0);
     } else {
-        send(r, c, g->channel, id, n, &g->content, finish);
+        send(r, c, g->channel, id, n, &g->content, finish, 0);
     }
     json_text_clear(&r->logprobs);
 }

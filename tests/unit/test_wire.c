@@ -27,11 +27,12 @@ static const wire_message samples[] = {
      .hello = {TEXT("node-a"), 7, TEXT("abc123"), TEXT("home"), TEXT("cpu"), TEXT(""), 0, 64000,
                96, 2560, 8, 4, 6, 512.5, 33.25, sample_models, 2}},
     {.type = WIRE_BEAT,
-     .beat = {9, 7,    WIRE_LOADING, TEXT("weights"), 420,  12,   1,    2, 3, 40, 50,
-              6, -1.0, 0.5,          100.0,           20.0, -1.0, 75.5, 1, 2, 3,  1500}},
+     .beat = {9,    7,    WIRE_LOADING, TEXT("weights"), 420,  12,   1,    2, 3, 40, 50,
+              6,    -1.0, 0.5,          100.0,           20.0, -1.0, 75.5, 1, 2, 3,  1500,
+              42000}},
     {.type = WIRE_TOKENS,
      .tokens = {11, 2, 0, 3, WIRE_REASONING, sample_ids, 6, TEXT("gr\303\274n"),
-                WIRE_FLAG_GRACE, WIRE_FINISH_LENGTH, TEXT("[]")}},
+                WIRE_FLAG_GRACE, WIRE_FINISH_LENGTH, TEXT("[]"), 77}},
     {.type = WIRE_DONE,
      .done = {11, 2, 5, 100, 64, 30, 10, 0.25, 80.0, 900.0, 0.97, 1.5, sample_hashes, 3,
               TEXT("{}")}},
@@ -48,7 +49,10 @@ static const wire_message samples[] = {
                 TEXT("{\"prompt\":\"a\"}"),
                 60000,
                 1,
-                {sample_ids, 6, WIRE_TOOL_CALL, 1, 2, 3}}},
+                {sample_ids, 6, WIRE_TOOL_CALL, 1, 2, 3},
+                1234567,
+                sample_hashes,
+                3}},
     {.type = WIRE_CANCEL, .cancel = {UINT64_MAX, 2}},
     {.type = WIRE_DRAIN, .drain = {300000, true}},
     {.type = WIRE_ACK, .ack = {9}},
@@ -145,6 +149,35 @@ static void unknown_trailing_fields_are_ignored(void **state) {
     assert_int_equal(got.type, WIRE_ACK);
     assert_int_equal(got.ack.number, 9);
     wire_release(&got);
+}
+
+/* What an older build sends: the appended fields are not there. */
+static void appended_fields_that_do_not_come_are_zero(void **state) {
+    (void)state;
+    static const struct {
+        size_t sample, n_appended, n_bytes; /* of the sample's last fields */
+    } cases[] = {{1, 1, 3}, {2, 1, 1}, {7, 2, 5 + 12}};
+    wire_frame frame = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        wire_message got;
+        error err = {0};
+        assert_int_equal(wire_encode(&frame, &samples[cases[i].sample], NULL), STATUS_OK);
+        char *bytes = frame.bytes;
+        bool is_long = (unsigned char)bytes[0] == 0xdc; /* array 16: count in the third byte */
+        char *count = is_long ? &bytes[2] : &bytes[0];
+        size_t n_bytes = cases[i].n_bytes, n_fields = cases[i].n_appended;
+        *count = (char)(*count - (char)n_fields);
+        assert_int_equal(wire_decode(&got, bytes, frame.length - n_bytes, &err), STATUS_OK);
+        if (got.type == WIRE_BEAT) assert_int_equal(got.beat.loading_left_ms, 0);
+        if (got.type == WIRE_TOKENS) assert_int_equal(got.tokens.draws, 0);
+        if (got.type == WIRE_SUBMIT) {
+            assert_int_equal(got.submit.resume.sampler_counter, 3);
+            assert_int_equal(got.submit.seed, 0);
+            assert_int_equal(got.submit.n_boundaries, 0);
+        }
+        wire_release(&got);
+    }
+    wire_frame_release(&frame);
 }
 
 static void another_version_is_refused_with_both_versions(void **state) {
@@ -294,6 +327,7 @@ int main(void) {
         cmocka_unit_test(a_frame_cut_at_any_byte_is_refused),
         cmocka_unit_test(bytes_after_the_message_are_refused),
         cmocka_unit_test(unknown_trailing_fields_are_ignored),
+        cmocka_unit_test(appended_fields_that_do_not_come_are_zero),
         cmocka_unit_test(another_version_is_refused_with_both_versions),
         cmocka_unit_test(wrong_frames_are_refused_by_message_and_field),
         cmocka_unit_test(too_many_items_are_refused),
