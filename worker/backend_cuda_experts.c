@@ -17,6 +17,7 @@
 
 #include "common/clock.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/router.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +44,14 @@ static float *weight_rows(const backend_cuda *b, const cuda_span *s) {
     return cuda_rows(b, b->layout.work.weights, s->first_row, b->config->n_experts_used);
 }
 
+/* Ids of a trace for the rows of a span, NULL where the router chooses. */
+static const int32_t *routed_rows(const backend_cuda *b, const cuda_span *s, size_t layer) {
+    if (b->batch.routed == NULL) return NULL;
+    size_t row = layer * b->batch.view.n_rows + s->first_row;
+    return (const int32_t *)(const void *)cuda_rows(b, b->layout.work.routed, row,
+                                                    b->config->n_experts_used);
+}
+
 void cuda_route(backend *base, const layer_weights *l) {
     backend_cuda *b = (backend_cuda *)base;
     const model_config *c = b->config;
@@ -55,19 +64,16 @@ void cuda_route(backend *base, const layer_weights *l) {
             {&l->shared_gate, cuda_rows(b, w->shared_logit, s->first_row, 1), 1, false}};
         cuda_multiply(b, s->decodes, products, 2, hidden_rows(b, s), hidden_acts(b, s),
                       s->n_rows);
-        const router_args args = {.logits = logits,
-                                  .experts = chosen_rows(b, s),
-                                  .weights = weight_rows(b, s),
-                                  .logits_stride = c->n_experts,
-                                  .n_experts = c->n_experts,
-                                  .n_used = c->n_experts_used};
+        const router_cuda_args args = {
+            .base = {.logits = logits,
+                     .experts = chosen_rows(b, s),
+                     .weights = weight_rows(b, s),
+                     .logits_stride = c->n_experts,
+                     .n_experts = c->n_experts,
+                     .n_used = c->n_experts_used},
+            .routed = routed_rows(b, s, (size_t)(l - b->weights->layers))};
         cuda_launch(b, CUDA_KERNEL_router, router_shape(s->n_rows), &args);
     }
-    if (b->batch.routed == NULL || b->mode == MODE_REPLAY) return;
-    size_t bytes = (size_t)b->batch.view.n_rows * c->n_experts_used * sizeof(int32_t);
-    size_t layer = (size_t)(l - b->weights->layers);
-    (void)CUDA_DO(b, cuMemcpyDtoDAsync, cuda_work_at(b, w->chosen),
-                  cuda_work_at(b, w->routed) + layer * bytes, bytes, b->compute);
 }
 
 /* The host learns what the router chose: distinct experts, ascending, with their rows. */
@@ -547,9 +553,10 @@ status cuda_experts_init(backend_cuda *b, error *err) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
     size_t n = c->n_experts;
-    if (n > 1024) {
+    if (n > ROUTER_MAX_EXPERTS || c->n_experts_used > ROUTER_MAX_CHOSEN) {
         return error_set(err, STATUS_BAD_INPUT,
-                         "cuda backend: %zu experts a layer, at most 1024", n);
+                         "cuda backend: %u of %zu experts a layer, at most %d of %d",
+                         c->n_experts_used, n, ROUTER_MAX_CHOSEN, ROUTER_MAX_EXPERTS);
     }
     x->active = calloc(n, sizeof *x->active);
     x->counts = calloc(n, sizeof *x->counts);

@@ -5,4 +5,5 @@
 #include "kernels/cuda/experts.cu"
 #include "kernels/cuda/matmul.cu"
 #include "kernels/cuda/matvec.cu"
+#include "kernels/cuda/router.cu"
 #include "kernels/cuda/rows.cu"

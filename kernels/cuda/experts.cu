@@ -5,72 +5,13 @@
  * Launch  experts_up: grid (n_ff / 32, pairs and shared), block 512: a warp makes 2 rows of gate
  *         and the same 2 of up.  experts_down: grid (n_embd / 8, rows), block 256: the warps
  *         share out rows and experts, and one thread a row sums up in rank order.
- *         router: a warp a row.  experts_sort: one block.
+ *         experts_sort: one block.
  * Cost    one read of the active experts' weights a pair; duplicates among rows meet in L2.
- * Oracle  kernels/cpu/router.c, moe_combine.c and float64 products on the same quantized
+ * Oracle  kernels/cpu/moe_combine.c and float64 products on the same quantized
  *         activations; compared in tests/kernels/test_cuda_experts.cc.
  */
 #include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/experts.h"
-
-/* ---- router ---- */
-
-enum { ROUTER_HELD = ROUTER_MAX_EXPERTS / WARP };
-
-/* The lane's largest key and the expert it belongs to; equals go to the lower index. */
-DEVICE uint32_t lane_best(const uint32_t (&keys)[ROUTER_HELD], uint32_t n, uint32_t &expert) {
-    uint32_t best = 0;
-    expert = 0xffffffffu;
-#pragma unroll
-    for (uint32_t k = 0; k < ROUTER_HELD; k++) {
-        if (k * WARP >= n) break;
-        if (keys[k] > best) {
-            best = keys[k];
-            expert = k * WARP + lane_index();
-        }
-    }
-    return best;
-}
-
-/* Lane l holds the experts l, l + 32, ...; each round takes the largest key left and clears it.
- * A NaN counts as minus infinity, whose key is above that of "taken", and poisons the weights. */
-KERNEL(router, router_args, WARP) {
-    __shared__ float chosen[ROUTER_MAX_USED];
-    launch_begin();
-    const float *logits = a.logits + blockIdx.x * a.logits_stride;
-    const uint32_t lane = lane_index();
-    uint32_t keys[ROUTER_HELD];
-    float poison = 0;
-#pragma unroll
-    for (uint32_t k = 0; k < ROUTER_HELD; k++) {
-        if (k * WARP >= a.n_experts) break;
-        const uint32_t e = k * WARP + lane;
-        float l = e < a.n_experts ? __ldcg(logits + e) : -INFINITY;
-        if (l != l) {
-            poison = l;
-            l = -INFINITY;
-        }
-        keys[k] = e < a.n_experts ? order_key(l) : 0;
-    }
-    poison = lanes_sum(poison);
-    for (uint32_t j = 0; j < a.n_used; j++) {
-        uint32_t mine;
-        const uint32_t best = lane_best(keys, a.n_experts, mine), most = warp_max_u32(best);
-        const uint32_t e = warp_min_u32(best == most ? mine : 0xffffffffu);
-        if (e % WARP != lane) continue;
-#pragma unroll
-        for (uint32_t k = 0; k < ROUTER_HELD; k++)
-            if (k == e / WARP) keys[k] = 0;
-        a.experts[blockIdx.x * a.n_used + j] = (int32_t)e;
-        chosen[j] = value_of_key(most);
-    }
-    __syncwarp();
-    float sum = 0;
-    for (uint32_t j = 0; j < a.n_used; j++)
-        sum += expf(chosen[j] - chosen[0]);
-    for (uint32_t j = lane; j < a.n_used; j += WARP)
-        a.weights[blockIdx.x * a.n_used + j] = expf(chosen[j] - chosen[0]) / sum + poison;
-}
 
 /* ---- gate, up, SwiGLU ---- */
 

@@ -1,6 +1,5 @@
 /* experts.h - routed experts and the shared one.
  *
- * router        kernels/router.h, a warp a row; shared_gate (raw logits) becomes no part of it.
  * Decode, two launches:
  *   experts_up    h = silu(gate x) * (up x) of each pair (row, rank), and of the shared expert
  *                 as pair n_rows * n_used + row; float32 (h) or quantized (h_act).
@@ -26,14 +25,7 @@
 #include "kernels/moe_combine.h"
 #include "kernels/router.h"
 
-/* Experts that the router can choose from. */
-enum { ROUTER_MAX_EXPERTS = 512 };
-
 enum { EXPERTS_UP_ROWS = 32, EXPERTS_UP_BLOCK = 512, EXPERTS_DOWN_BLOCK = 256 };
-
-static inline cuda_shape router_shape(uint32_t n_rows) {
-    return cuda_shape_of(n_rows, 1, 32);
-}
 
 /* One matrix of an expert: in a record, or (of the shared expert) at an address. */
 typedef struct expert_matrix {

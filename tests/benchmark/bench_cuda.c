@@ -12,6 +12,7 @@
 #include "kernels/cuda/fatbin.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/mixers.h"
+#include "kernels/cuda/router.h"
 #include "kernels/cuda/rows.h"
 #include "tests/kernels/cuda_cases.h"
 #include "worker/cuda_driver.h"
@@ -293,8 +294,8 @@ static void time_rows(void) {
     for (int i = 0; i < TIMES; i++)
         ADD(rmsnorm, rmsnorm_shape(1), norm);
     report("rmsnorm + q8, 2048", TIMES, 0, 0);
-    const router_args route = {
-        take_floats(N_EXPERTS), take(64), take(64), N_EXPERTS, N_EXPERTS, USED};
+    const router_cuda_args route = {
+        {take_floats(N_EXPERTS), take(64), take(64), N_EXPERTS, N_EXPERTS, USED}, NULL};
     for (int i = 0; i < TIMES; i++)
         ADD(router, router_shape(1), route);
     report("router top-8 of 256", TIMES, 0, 0);

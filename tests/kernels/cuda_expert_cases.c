@@ -1,5 +1,6 @@
 /* cuda_expert_cases.c - the router, routed experts and what prefill needs around them; cuda_cases.h. */
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/router.h"
 #include "tests/kernels/cuda_case.h"
 
 typedef struct expert_set {
@@ -231,23 +232,39 @@ double case_combine(const kernel_device *device) {
     return most;
 }
 
-double case_router(const kernel_device *device) {
-    begin(device);
-    enum { ROWS = 4, N = 131, USED = 8 };
-    buffer *l = floats(ROWS * N, -4, 4), *experts = make(ROWS * USED * 4);
+/* n experts in rows of ties, infinities and NaN; a trace's ids stand in for the last row's. */
+static double router_case(uint32_t n) {
+    enum { ROWS = 4, USED = 8 };
+    buffer *l = floats(ROWS * n, -4, 4), *experts = make(ROWS * USED * 4);
     buffer *w = make(ROWS * USED * 4), *ids = make(ROWS * USED * 4), *expected = make(w->bytes);
+    buffer *routed = make(ROWS * USED * 4);
     float *v = l->host;
-    v[3] = v[100] = v[64] = 9; /* equals */
-    for (int i = 0; i < N; i++)
-        v[N + i] = i == 7 ? 1.0f : -INFINITY; /* most of the chosen are equal */
+    v[3] = v[100] = v[64] = v[36] = 9; /* equals */
+    for (uint32_t i = 0; i < n; i++)
+        v[n + i] = i == 7 ? 1.0f : -INFINITY; /* most of the chosen are equal */
     put(l);
-    const router_args args = {l->device, experts->device, w->device, N, N, USED};
-    const router_args oracle = {l->host, ids->host, expected->host, N, N, USED};
+    for (int32_t i = 0; i < ROWS * USED; i++)
+        ((int32_t *)routed->host)[i] = i;
+    put(routed);
+    router_cuda_args args = {{l->device, experts->device, w->device, n, n, USED}, NULL};
+    const router_args oracle = {l->host, ids->host, expected->host, n, n, USED};
     LAUNCH(router, router_shape(ROWS), args);
     router_rows(CPU_SCALAR, &oracle, 0, ROWS);
-    get(experts);
     double most = relative_l2_f(get(w), expected->host, ROWS * USED);
+    get(experts);
     if (memcmp(experts->host, ids->host, ids->bytes) != 0) most = 1;
+    args.routed = routed->device;
+    LAUNCH(router, router_shape(ROWS), args);
+    most = worse(most, relative_l2_f(get(w), expected->host, ROWS * USED));
+    get(experts);
+    if (memcmp(experts->host, routed->host, routed->bytes) != 0) most = 1;
+    return most;
+}
+
+double case_router(const kernel_device *device) {
+    begin(device);
+    double most = worse(router_case(131), router_case(256));
+    most = worse(most, router_case(511));
     end();
     return most;
 }
