@@ -82,6 +82,13 @@ uint32_t gguf_alignment(const gguf_file *file);
 uint32_t gguf_n_shards(const gguf_file *file);
 const char *gguf_shard_path(const gguf_file *file, uint32_t shard);
 uint64_t gguf_file_bytes(const gguf_file *file, uint32_t shard);
+/* The shard whose mapping holds `at` and its offset in that file; false: none does. */
+bool gguf_locate(const gguf_file *file, const void *at, uint32_t *shard, uint64_t *offset);
+/* Forget what was read through the mappings: their resident pages, and those pages of the page
+ * cache that nobody else has mapped.  They are read again when touched. */
+void gguf_give_back(const gguf_file *file);
+/* The share of the files' pages that is in memory now, 0..1; negative: not known. */
+double gguf_resident_share(const gguf_file *file);
 /* First byte of tensor data of a shard, from the start of its file. */
 uint64_t gguf_data_start(const gguf_file *file, uint32_t shard);
 
@@ -126,6 +133,8 @@ bool gguf_next_string(const gguf_key *key, gguf_cursor *cursor, gguf_string *out
 /* Read the whole tensor and name the first block whose scale or minimum (or value,
  * of float types) is NaN or infinite.  gguf_open() does not do this. */
 status gguf_check_values(const gguf_tensor *tensor, error *err);
+/* The same of n_blocks of a tensor, wherever they lie: the first such block, or n_blocks. */
+uint64_t gguf_find_bad_block(uint32_t type_id, const void *blocks, uint64_t n_blocks);
 
 /* xxh3-128, 32 hex digits and a terminator: over header, metadata, tensor infos
  * and the first and last 64 KiB of each tensor, so that 20 GiB are not read. */

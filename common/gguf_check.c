@@ -61,20 +61,27 @@ static bool block_is_finite(quant_type type, scale_places places, const uint8_t 
            (places.second < 0 || half_is_finite(type, block + places.second));
 }
 
+uint64_t gguf_find_bad_block(uint32_t type_id, const void *blocks, uint64_t n_blocks) {
+    const quant_traits *traits = quant_traits_of(type_id);
+    if (traits->name == NULL) return n_blocks; /* nothing here can compute with it */
+    quant_type type = (quant_type)type_id;
+    scale_places places = places_of(type);
+    const uint8_t *block = blocks;
+    for (uint64_t i = 0; i < n_blocks; i++, block += traits->block_bytes) {
+        if (!block_is_finite(type, places, block)) return i;
+    }
+    return n_blocks;
+}
+
 status gguf_check_values(const gguf_tensor *tensor, error *err) {
     const quant_traits *traits = quant_traits_of(tensor->type_id);
-    if (traits->name == NULL) return STATUS_OK; /* nothing here can compute with it */
-    quant_type type = (quant_type)tensor->type_id;
-    scale_places places = places_of(type);
-    const uint8_t *block = tensor->data;
+    if (traits->name == NULL) return STATUS_OK;
     uint64_t n_blocks = tensor->n_bytes / traits->block_bytes;
-    for (uint64_t i = 0; i < n_blocks; i++, block += traits->block_bytes) {
-        if (block_is_finite(type, places, block)) continue;
-        return error_set(err, STATUS_BAD_INPUT,
-                         "tensor %s: block %" PRIu64 " of %s, at byte %" PRIu64
-                         " of the file: the scale is not a finite number",
-                         gguf_label_of(tensor->name).text, i, traits->name,
-                         tensor->file_offset + i * traits->block_bytes);
-    }
-    return STATUS_OK;
+    uint64_t i = gguf_find_bad_block(tensor->type_id, tensor->data, n_blocks);
+    if (i == n_blocks) return STATUS_OK;
+    return error_set(err, STATUS_BAD_INPUT,
+                     "tensor %s: block %" PRIu64 " of %s, at byte %" PRIu64
+                     " of the file: the scale is not a finite number",
+                     gguf_label_of(tensor->name).text, i, traits->name,
+                     tensor->file_offset + i * traits->block_bytes);
 }

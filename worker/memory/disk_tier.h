@@ -15,6 +15,7 @@
 
 #include "common/error.h"
 #include "common/gguf.h"
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,8 +32,10 @@ typedef struct disk_job {
     /* What was read, on a loader thread; may refuse it.  Not called after a failed read. */
     status (*take)(const struct disk_job *job, const unsigned char *bytes, error *err);
     void *context;
-    uint32_t detail; /* the caller's */
-    uint32_t *left;  /* one less when the job is over; disk_tier_wait() waits for 0 */
+    uint32_t detail;    /* the caller's */
+    unsigned char *out; /* the caller's */
+    bool failed;        /* set before the job is over */
+    atomic_uint *left;  /* one less when the job is over; disk_tier_wait() waits for 0 */
     struct disk_job *next;
 } disk_job;
 
@@ -49,8 +52,7 @@ void disk_tier_close(disk_tier *t); /* waits for what was submitted; accepts NUL
 
 void disk_tier_submit(disk_tier *t, disk_job *jobs, size_t n);
 /* Wait until *left, which jobs count down, is 0. */
-void disk_tier_wait(disk_tier *t, const uint32_t *left);
-bool disk_tier_is_over(disk_tier *t, const uint32_t *left);
+void disk_tier_wait(disk_tier *t, const atomic_uint *left);
 /* Read a range of any length to `out`, in pieces by all loaders, and wait. */
 status disk_tier_read(disk_tier *t, uint32_t shard, uint64_t offset, size_t n_bytes, void *out,
                       error *err);

@@ -29,6 +29,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Fewer records than experts are at least so many. */
+enum { HOST_TIER_LEAST = 4 };
+
 typedef struct host_tier host_tier;
 
 /* One matrix of an expert from the file's bytes to the record's; on a loader thread. */
@@ -76,6 +79,8 @@ void host_tier_demote(host_tier *t, uint32_t layer, uint32_t expert);
  * fills it before.  NULL: it is here already, or there is no room. */
 unsigned char *host_tier_receive(host_tier *t, uint32_t layer, uint32_t expert);
 
+/* The tier's loaders, for what else is read from the file. */
+disk_tier *host_tier_disk(const host_tier *t);
 bool host_tier_has_all(const host_tier *t); /* there is no disk below */
 bool host_tier_has(const host_tier *t, uint32_t layer, uint32_t expert);
 status host_tier_failure(host_tier *t, error *err);

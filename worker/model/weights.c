@@ -178,6 +178,7 @@ status model_weights_map(model_weights *out, const model_config *c, const gguf_f
         return error_set(err, STATUS_NO_MEMORY, "model tensors: no memory for %u layers",
                          c->n_layers);
     }
+    out->file = file;
     out->n_layers = c->n_layers;
     mapper m = {file, c, UINT32_MAX, err, STATUS_OK};
     map_matrix(&m, "token_embd.weight", &out->embedding, c->n_embd, c->n_vocab);

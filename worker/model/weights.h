@@ -66,6 +66,7 @@ typedef struct layer_weights {
 } layer_weights;
 
 typedef struct model_weights {
+    const gguf_file *file;
     weight_matrix embedding; /* [V][E] */
     weight_matrix head;      /* [V][E]; the embedding when tied */
     weight_vector output_norm;
