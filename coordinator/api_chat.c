@@ -37,12 +37,21 @@ static void on_close(void *context, bool complete) {
     free(t);
 }
 
+/* How the answer went on after a node was lost; NULL: none was. */
+static const char *resumed(const request *r) {
+    if (r->given.resumed == 0) return NULL;
+    return r->given.approximate ? "approximate" : "exact";
+}
+
+static void add_headers(chat *t, const request *r) {
+    http_set_header(t->x, "X-Siliceo-Node", r->node->name);
+    if (resumed(r) != NULL) http_set_header(t->x, "X-Siliceo-Resumed", resumed(r));
+}
+
 static void begin_stream(chat *t) {
     if (t->begun) return;
     t->begun = true;
-    if (t->r != NULL && t->r->node != NULL) {
-        http_set_header(t->x, "X-Siliceo-Node", t->r->node->name);
-    }
+    if (t->r != NULL && t->r->node != NULL) add_headers(t, t->r);
     api_count_reply(t->c, 200);
     http_stream_begin(t->x);
 }
@@ -68,6 +77,7 @@ static token_stream_facts facts_of(const request *r) {
                               ? (double)(r->first_token_ns - r->received_ns) * 1e-6
                               : 0,
         .attempts = r->attempts,
+        .resumed = resumed(r),
     };
 }
 
@@ -79,7 +89,7 @@ static void reply_whole(chat *t, const request *r, const wire_done *done) {
         api_count_reply(t->c, 503);
         http_reply_error(t->x, 503, "no_memory", NULL, 1, "no memory for the reply");
     } else {
-        http_set_header(t->x, "X-Siliceo-Node", r->node->name);
+        add_headers(t, r);
         api_count_reply(t->c, 200);
         http_reply(t->x, 200, "application/json", out.bytes, out.length);
     }
@@ -122,9 +132,12 @@ static void on_error(void *context, const request *r, const request_failure *fai
     json_text_release(&body);
 }
 
-static void on_restart(void *context) {
+static void on_restart(void *context, bool resumes) {
     chat *t = context;
-    token_stream_restart(&t->stream);
+    if (resumes)
+        token_stream_resume(&t->stream);
+    else
+        token_stream_restart(&t->stream);
 }
 
 void api_chat_tick(coordinator *c, uint64_t now_ms) {
@@ -188,6 +201,10 @@ static request *request_of(chat *t, chat_params *p) {
     r->prompt_bytes = (double)p->prompt_bytes;
     r->max_output = (double)p->max_tokens;
     r->replayable = true;
+    r->no_replay = p->n_choices > 1 ? "it has several choices" : NULL;
+    r->chain = p->chain;
+    p->chain = (prefix_chain){0};
+    if (getrandom(&r->seed, sizeof r->seed, GRND_NONBLOCK) < 0) r->seed = clock_monotonic_ns();
     r->body = p->body;
     r->n_body = p->n_body;
     p->body = NULL;

@@ -71,7 +71,9 @@ void api_metrics_open(coordinator *c) {
     k->refused = counter(c, "siliceo_requests_refused_total",
                          "requests that were wrong, or found no place");
     k->failed_over = counter(c, "siliceo_requests_failed_over_total",
-                             "times a request began again on another node");
+                             "times a request began again or went on on another node");
+    k->resumed = counter(c, "siliceo_requests_resumed_total",
+                         "times a begun answer went on on another node");
     k->prompt_tokens =
         counter(c, "siliceo_prompt_tokens_total", "prompt tokens of ended requests");
     k->cached_tokens = counter(c, "siliceo_cached_tokens_total",

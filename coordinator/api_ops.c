@@ -100,7 +100,23 @@ static double learned_decode(const node *n) {
     return n->n_models > 0 ? rates_decode(&n->models[0].speed, 1) : 0;
 }
 
-static void add_node(json_text *out, const node *n, uint64_t now_ms) {
+static void add_verdict(json_text *out, const char *name, const node_verdict *v) {
+    json_text_format(out, "\"%s\":{", name);
+    add_text(out, "verdict", v->word);
+    json_text_format(out, "\"reason\":");
+    json_text_string(out, v->reason, strlen(v->reason));
+    json_text_add(out, "},", 2);
+}
+
+static void add_verdicts(json_text *out, const coordinator *c, const node *n, uint64_t now_ms) {
+    node_verdicts v;
+    node_judge_parts(n, &c->nodes.limits, now_ms, &v);
+    add_verdict(out, "process", &v.process);
+    add_verdict(out, "engine", &v.engine);
+    add_verdict(out, "network", &v.path);
+}
+
+static void add_node(json_text *out, const coordinator *c, const node *n, uint64_t now_ms) {
     json_text_format(out, "{");
     add_text(out, "name", n->name);
     add_text(out, "state", node_state_name(n->state));
@@ -127,8 +143,12 @@ static void add_node(json_text *out, const node *n, uint64_t now_ms) {
     add_real(out, "decode_tok_per_s", learned_decode(n), n->n_models > 0);
     add_count(out, "vram_used_mib", n->beat.vram_used_mib);
     add_count(out, "vram_total_mib", n->beat.vram_total_mib);
-    add_text(out, "path", "direct");
-    add_real(out, "rtt_ms", (double)n->beat.rtt_us / 1000, n->beat.rtt_us > 0);
+    add_text(out, "path", node_path_name(n));
+    add_text(out, "address", n->address);
+    add_real(out, "rtt_ms", node_round_trip_s(n) * 1e3, node_round_trip_s(n) > 0);
+    double left_s = n->state == NODE_LOADING ? node_loading_left_s(n, now_ms) : -1;
+    add_real(out, "loading_left_s", left_s, left_s >= 0);
+    add_verdicts(out, c, n, now_ms);
     add_count(out, "served", n->served);
     add_count(out, "failed", n->failed);
     add_count(out, "tokens_in", n->tokens_in);
@@ -144,11 +164,11 @@ static void add_totals(json_text *out, const coordinator *c) {
                      "\"queue\":{\"waiting\":%zu,\"limit\":%zu},"
                      "\"requests\":{\"running\":%u,\"waiting\":%zu,\"cancelling\":%u,"
                      "\"finished\":%.0f,\"failed\":%.0f,\"cancelled\":%.0f,\"refused\":%.0f,"
-                     "\"failed_over\":%.0f},",
+                     "\"failed_over\":%.0f,\"resumed\":%.0f},",
                      c->queue.n_waiting, c->queue.max_waiting, c->n_running, c->queue.n_waiting,
                      c->n_cancelling, metric_value(k->finished), metric_value(k->failed),
                      metric_value(k->cancelled), metric_value(k->refused),
-                     metric_value(k->failed_over));
+                     metric_value(k->failed_over), metric_value(k->resumed));
     json_text_format(out,
                      "\"http\":{\"connections\":%llu,\"exchanges\":%llu,\"refused\":%llu,"
                      "\"timed_out\":%llu,\"slow_readers\":%llu}",
@@ -166,7 +186,7 @@ static void status_json(const coordinator *c, json_text *out) {
     json_text_format(out, "\"draining\":%s,\"nodes\":[", c->draining ? "true" : "false");
     for (const node *n = c->nodes.first; n != NULL; n = n->next) {
         if (n != c->nodes.first) json_text_add(out, ",", 1);
-        add_node(out, n, now_ms);
+        add_node(out, c, n, now_ms);
     }
     json_text_format(out, "],");
     add_totals(out, c);

@@ -366,6 +366,7 @@ status chat_params_read(chat_params *out, const char *body, size_t length,
     take_values(out, root);
     keep_forwarded(root);
     if ((rc = chat_normalise(root, param, err)) != STATUS_OK) goto done;
+    prefix_chain_init(&out->chain, root);
     out->body = json_print(root);
     if (out->body == NULL)
         rc = error_set(err, STATUS_NO_MEMORY, "no memory for the request");
@@ -379,5 +380,6 @@ done:
 
 void chat_params_release(chat_params *p) {
     free(p->body);
+    prefix_chain_release(&p->chain);
     memset(p, 0, sizeof *p);
 }

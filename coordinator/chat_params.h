@@ -11,6 +11,7 @@
 #include "common/chat_request.h"
 #include "common/error.h"
 #include "common/wire.h"
+#include "coordinator/prefix_chain.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,6 +25,7 @@ typedef struct chat_params {
     int priority;        /* 0 interactive, 1 background, -1 not said */
     char task[400];      /* the beginning of the last message, if a user's */
     size_t prompt_bytes; /* of text in messages and tools */
+    prefix_chain chain;  /* beginnings of the prompt */
     char *body;          /* JSON for the worker; the caller frees with chat_params_release */
     size_t n_body;
 } chat_params;

@@ -17,10 +17,18 @@ static double output_tokens(const request *r, const node_model *m) {
     return r->max_output > 0 && r->max_output < expected ? r->max_output : expected;
 }
 
+/* An answer that has begun goes on only with the file that it began with. */
+static bool continues(const coordinator *c, const request *r, const node_model *m) {
+    if (r->given.n_ids == 0) return true;
+    if (strcmp(m->hash, r->given.hash) != 0) return false;
+    return strcmp(m->numerics, r->given.numerics) == 0 ||
+           strcmp(c->options->failover_different_numerics, "approximate") == 0;
+}
+
 /* Could this node ever be the one? */
-static node_model *fitting_model(const request *r, node *n) {
+static node_model *fitting_model(const coordinator *c, const request *r, node *n) {
     node_model *m = node_find_model(n, r->model);
-    if (m == NULL || request_has_tried(r, n)) return NULL;
+    if (m == NULL || request_has_tried(r, n) || !continues(c, r, m)) return NULL;
     if (m->context_tokens > 0 && r->min_context > m->context_tokens) return NULL;
     return m;
 }
@@ -38,7 +46,7 @@ dispatch_outlook dispatch_look(const coordinator *c, const request *r) {
         known = true;
         if (!alive(n)) continue;
         live = true;
-        if (fitting_model(r, n) != NULL) return DISPATCH_POSSIBLE;
+        if (fitting_model(c, r, n) != NULL) return DISPATCH_POSSIBLE;
     }
     if (live) return DISPATCH_TRIED;
     return known ? DISPATCH_NO_NODE : DISPATCH_UNKNOWN;
@@ -68,6 +76,7 @@ static double remaining_s(const request *r, const node *n, uint64_t now_ns) {
 /* ------------------------------------------------------------ a snapshot */
 
 typedef struct snapshot {
+    const coordinator *c;
     size_t n;
     size_t n_free; /* places, over all nodes */
     node **nodes;
@@ -112,7 +121,7 @@ static void fill_view(snapshot *s, node *n, double *finish, size_t cap, uint64_t
 
 /* The nodes that take work, and quarantined ones for requests that have no other. */
 static bool snapshot_take(snapshot *s, const coordinator *c, uint64_t now_ns) {
-    memset(s, 0, sizeof *s);
+    *s = (snapshot){.c = c};
     size_t n_in_flight = 0;
     size_t n = count_nodes(c, &n_in_flight);
     if (n == 0) return false;
@@ -143,6 +152,10 @@ static status send_submit(coordinator *c, request *r, node *n, error *err) {
     m.submit.model = wire_text(r->model, strlen(r->model));
     m.submit.body = wire_text(r->body, r->n_body);
     m.submit.priority = r->priority;
+    m.submit.seed = r->seed;
+    m.submit.boundaries = r->chain.hashes;
+    m.submit.n_boundaries = r->chain.n;
+    replay_fill(&r->given, &m.submit.resume);
     return worker_link_send(c->link, n->identity, n->n_identity, &m, err);
 }
 
@@ -165,7 +178,8 @@ static bool place(coordinator *c, request *r, node *n, uint64_t now_ns) {
 static size_t mark_in_state(snapshot *s, const request *r, node_state state) {
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) {
-        node_model *m = s->nodes[i]->state == state ? fitting_model(r, s->nodes[i]) : NULL;
+        node_model *m =
+            s->nodes[i]->state == state ? fitting_model(s->c, r, s->nodes[i]) : NULL;
         s->may[i] = m != NULL && s->views[i].places > 0 &&
                     (m->context_tokens == 0 ||
                      dispatch_prompt_tokens(r, m) <= 2.0 * (double)m->context_tokens);
@@ -180,7 +194,7 @@ static size_t mark_longest(snapshot *s, const request *r) {
     size_t best = s->n;
     uint64_t context = 0;
     for (size_t i = 0; i < s->n; i++) {
-        node_model *m = fitting_model(r, s->nodes[i]);
+        node_model *m = fitting_model(s->c, r, s->nodes[i]);
         if (m == NULL || s->views[i].places == 0 || m->context_tokens < context) continue;
         s->views[i].speed = &m->speed;
         context = m->context_tokens;
@@ -191,9 +205,24 @@ static size_t mark_longest(snapshot *s, const request *r) {
     return 1;
 }
 
+/* An answer goes on with the same arithmetic where it can. */
+static size_t keep_exact(snapshot *s, const request *r, size_t n_marked) {
+    size_t n_exact = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        const node_model *m = s->may[i] ? node_find_model(s->nodes[i], r->model) : NULL;
+        n_exact += m != NULL && strcmp(m->numerics, r->given.numerics) == 0;
+    }
+    for (size_t i = 0; i < s->n && n_exact > 0; i++) {
+        const node_model *m = s->may[i] ? node_find_model(s->nodes[i], r->model) : NULL;
+        s->may[i] = m != NULL && strcmp(m->numerics, r->given.numerics) == 0;
+    }
+    return n_exact > 0 ? n_exact : n_marked;
+}
+
 /* Quarantined nodes only for a request that no ready one serves. */
 static size_t mark_candidates(snapshot *s, const request *r) {
     size_t n = mark_in_state(s, r, NODE_READY);
+    if (n > 0 && r->given.n_ids > 0) n = keep_exact(s, r, n);
     if (n == 0) n = mark_in_state(s, r, NODE_QUARANTINED);
     return n > 0 ? n : mark_longest(s, r);
 }

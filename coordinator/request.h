@@ -1,7 +1,7 @@
 /* request.h - the life of one request between the API and the nodes.
  *
  *     queued -> sent -> running -> (gone)          DONE, or an error
- *        ^________|________|                       failover: nothing has reached the client
+ *        ^________|________|                       failover: again, or on, on another node
  *     sent, running -> cancelling -> (gone)        the client left; the node has yet to say so
  *
  * A submitted request ends with exactly one on_done or on_error, unless its
@@ -17,6 +17,8 @@
 #include "common/wire.h"
 #include "coordinator/auth.h"
 #include "coordinator/node_table.h"
+#include "coordinator/prefix_chain.h"
+#include "coordinator/replay.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,8 +51,9 @@ typedef struct request_sink {
     status (*on_tokens)(void *context, const wire_tokens *tokens, error *err);
     void (*on_done)(void *context, const request *r, const wire_done *done);
     void (*on_error)(void *context, const request *r, const request_failure *failure);
-    /* It begins again on another node: forget what came. */
-    void (*on_restart)(void *context);
+    /* It begins again on another node: forget what came.  resumes: it goes on there, and
+     * only a finish that came without its DONE is to be forgotten. */
+    void (*on_restart)(void *context, bool resumes);
 } request_sink;
 
 enum { REQUEST_MAX_TRIED = 8 };
@@ -71,6 +74,8 @@ struct request {
     uint64_t turn;     /* admission's */
     char *body;
     size_t n_body;
+    prefix_chain chain;   /* beginnings of its prompt; owned */
+    uint64_t seed;        /* for sampling where the body has none */
     double prompt_bytes;  /* of text; a guess at the prompt's length */
     double max_output;    /* tokens; 0: the client set no limit */
     uint64_t min_context; /* tokens a node must hold, once a smaller one has refused */
@@ -86,10 +91,13 @@ struct request {
     uint64_t stretch_tokens;
     uint32_t stretch_occupancy;
     uint32_t attempts;
+    replay given;          /* by nodes so far */
+    const char *no_replay; /* why it cannot go on elsewhere whatever it has given, or NULL */
+    size_t n_held;         /* beginnings of the chain that its node was thought to hold */
 
     request_failure last_failure;
     bool queued;
-    bool replayable; /* nothing of an answer has reached the client */
+    bool replayable; /* nothing of an answer has reached the client: it may begin again */
     char request_id[72];
     char model[WIRE_MAX_NAME + 1];
 };

@@ -47,6 +47,11 @@ void token_stream_restart(token_stream *ts) {
     }
 }
 
+void token_stream_resume(token_stream *ts) {
+    for (size_t i = 0; i < ts->n_choices; i++)
+        ts->choices[i].finish = WIRE_FINISH_NONE;
+}
+
 static const char *finish_name(wire_finish finish) {
     switch (finish) {
     case WIRE_FINISH_LENGTH:
@@ -197,6 +202,7 @@ static void add_timings(const wire_done *done, const token_stream_facts *facts,
                      ",\"queue_ms\":%.3f,\"node_queue_ms\":%.3f,\"first_token_ms\":%.3f,"
                      "\"attempts\":%u",
                      facts->queue_ms, done->queue_ms, facts->first_token_ms, facts->attempts);
+    if (facts->resumed != NULL) json_text_format(out, ",\"resumed\":\"%s\"", facts->resumed);
     if (done->hit_rate >= 0) {
         json_text_format(out, ",\"hit_rate\":%.4f,\"misses_per_token\":%.3f", done->hit_rate,
                          done->misses_per_token);

@@ -50,12 +50,15 @@ typedef struct token_stream_facts {
     double queue_ms; /* in the coordinator */
     double first_token_ms;
     uint32_t attempts;
+    const char *resumed; /* after a node was lost: "exact" or "approximate"; NULL: none was */
 } token_stream_facts;
 
 status token_stream_init(token_stream *ts, const token_stream_params *params, error *err);
 void token_stream_release(token_stream *ts); /* accepts a zeroed one */
 /* Forget what was gathered: the request begins again elsewhere. */
 void token_stream_restart(token_stream *ts);
+/* Another node goes on where the answer broke off: a finish that came last comes again. */
+void token_stream_resume(token_stream *ts);
 
 /* STATUS_BAD_INPUT: a choice or channel that was not asked for. */
 status token_stream_add(token_stream *ts, const wire_tokens *tokens, json_text *out,

@@ -2,13 +2,14 @@
  *
  *     fake_worker --coordinator tcp://H:P [--name N] [--nodes K] [--model M] [--context T]
  *                 [--slots S] [--prefill TOK/S] [--decode TOK/S] [--beat-ms MS]
- *                 [--fault KIND] [--fault-at TOKEN] [--curve SERVER-KEY --secret-file FILE]
+ *                 [--hash H] [--numerics N] [--fault KIND] [--fault-at TOKEN] [--curve SERVER-KEY --secret-file FILE]
  *
  * For faults and scale only: a request of max_tokens N (default 16) gets N tokens
- * "t0 t1 ...", at the set rates.  Faults: hang (takes requests, answers nothing),
- * drop (goes silent at token N), die (exits at token N), error (500), refuse (503,
+ * "t0 t1 ...", at the set rates; one that resumes goes on where it broke off.  Faults:
+ * hang (takes requests, answers nothing), drop (goes silent at token N), die (exits at token N), error (500), refuse (503,
  * retryable), bad (400), gap (skips a number at token N), garbage (sends nonsense
- * first), mute (no beats after the first), load (never gets ready), deaf (ignores CANCEL),
+ * first), fail (500 at token N), toolcall (opens a tool call at token N, then silent),
+ * mute (no beats after the first), load (never gets ready), deaf (ignores CANCEL),
  * twin (all nodes are links of one process under one name), future (speaks wire version 2).
  * Events go to stdout as JSON lines with the wall clock in milliseconds.
  */
@@ -24,7 +25,7 @@
 enum { MAX_NODES = 1024, MAX_JOBS = 4096, HELLO_AGAIN_MS = 500 };
 
 typedef struct settings {
-    const char *coordinator, *name, *model, *fault, *curve, *secret_file;
+    const char *coordinator, *name, *model, *hash, *numerics, *fault, *curve, *secret_file;
     int nodes, slots, fault_at, beat_ms;
     uint64_t context;
     double prefill, decode;
@@ -35,6 +36,7 @@ typedef struct job {
     uint64_t n_prompt, n_tokens, sent;
     uint64_t begun_ns, next_ns, first_ns;
     int node;
+    bool called; /* a tool call is open */
 } job;
 
 typedef struct fake {
@@ -48,6 +50,8 @@ typedef struct fake {
 static settings set = {.coordinator = NULL,
                        .name = "fake",
                        .model = "fake-model",
+                       .hash = "00112233445566778899aabbccddeeff",
+                       .numerics = "fake",
                        .fault = "none",
                        .nodes = 1,
                        .slots = 4,
@@ -87,8 +91,8 @@ static wire_bytes text(const char *s) {
 }
 
 static void send_hello(fake *f) {
-    wire_model model = {text(set.model), text("00112233445566778899aabbccddeeff"), text("fake"),
-                        text("fake"), set.context};
+    wire_model model = {text(set.model), text(set.hash), text("fake"), text(set.numerics),
+                        set.context};
     wire_message m = {.type = WIRE_HELLO};
     m.hello = (wire_hello){.node = text(f->name),
                            .instance = f->instance,
@@ -159,12 +163,14 @@ static void on_submit(fake *f, const wire_submit *s) {
         send_error(f, s, 503, "busy", true);
     else {
         uint64_t now = clock_monotonic_ns();
-        uint64_t prefill_ns = (uint64_t)((double)n_prompt / set.prefill * 1e9);
+        double replay_s = (double)s->resume.n_ids / set.decode;
+        uint64_t prefill_ns = (uint64_t)(((double)n_prompt / set.prefill + replay_s) * 1e9);
         jobs[n_jobs++] = (job){.node = (int)(f - fakes),
                                .request = s->request,
                                .epoch = s->epoch,
                                .n_prompt = n_prompt,
                                .n_tokens = wanted_tokens(s),
+                               .sent = s->resume.n_ids,
                                .begun_ns = now,
                                .next_ns = now + prefill_ns};
         f->running++;
@@ -242,9 +248,24 @@ static void send_token(fake *f, job *j) {
                              .n_ids = 1,
                              .text = text(word),
                              .finish = j->sent + 1 == j->n_tokens ? WIRE_FINISH_LENGTH
-                                                                  : WIRE_FINISH_NONE};
+                                                                  : WIRE_FINISH_NONE,
+                             .draws = j->sent + 1};
     send_message(f, &m);
     j->sent++;
+}
+
+/* The beginning of a tool call, and no more of it. */
+static void send_call(fake *f, job *j) {
+    const int32_t id = 1;
+    wire_message m = {.type = WIRE_TOKENS};
+    m.tokens = (wire_tokens){.request = j->request,
+                             .epoch = j->epoch,
+                             .number = j->number++,
+                             .channel = WIRE_TOOL_CALL,
+                             .ids = &id,
+                             .n_ids = 1};
+    send_message(f, &m);
+    j->called = true;
 }
 
 static void send_done(fake *f, const job *j, uint64_t now_ns) {
@@ -267,9 +288,18 @@ static bool step(job *j, uint64_t now_ns) {
     if (fault("hang")) return false;
     bool here = j->sent == (uint64_t)set.fault_at;
     if (here && fault("die")) _exit(9);
-    if (here && fault("drop")) return false;
+    if (here && (fault("drop") || (fault("toolcall") && j->called))) return false;
+    if (here && fault("fail")) {
+        wire_submit s = {.request = j->request, .epoch = j->epoch};
+        send_error(f, &s, 500, "broken", false);
+        return true;
+    }
     if (here && fault("gap")) j->number++;
-    if (j->sent == 0) j->first_ns = now_ns;
+    if (j->first_ns == 0) j->first_ns = now_ns;
+    if (here && fault("toolcall")) {
+        send_call(f, j);
+        return false;
+    }
     send_token(f, j);
     j->next_ns += (uint64_t)(1e9 / set.decode);
     if (j->sent < j->n_tokens) return false;
@@ -346,6 +376,10 @@ static void read_flags(int argc, char *argv[]) {
             set.name = value;
         else if (strcmp(key, "--model") == 0)
             set.model = value;
+        else if (strcmp(key, "--hash") == 0)
+            set.hash = value;
+        else if (strcmp(key, "--numerics") == 0)
+            set.numerics = value;
         else if (strcmp(key, "--fault") == 0)
             set.fault = value;
         else if (strcmp(key, "--curve") == 0)

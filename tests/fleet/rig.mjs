@@ -94,6 +94,17 @@ export function open(rig, request, path = '/v1/chat/completions') {
     return opened;
 }
 
+// The events of a reply that open() has read so far: its chunks without their framing.
+export function streamed(opened) {
+    let rest = opened.text.slice(opened.text.indexOf('\r\n\r\n') + 4), text = '';
+    for (;;) {
+        const at = rest.indexOf('\r\n'), size = parseInt(rest.slice(0, at), 16);
+        if (at < 0 || !(size > 0)) return events(text);
+        text += rest.slice(at + 2, at + 2 + size);
+        rest = rest.slice(at + 4 + size);
+    }
+}
+
 // Raw bytes in, whatever comes back until the connection ends or `done` is satisfied.
 export function raw(rig, bytes, { done = () => false, limitMs = 10000 } = {}) {
     return new Promise((resolve) => {

@@ -203,8 +203,8 @@ await test('a node that dies before the first token is replaced invisibly, and f
     await rig.close();
 });
 for (const [fault, what] of [['die', 'dies'], ['gap', 'loses a token'], ['drop', 'falls silent']]) {
-    await test(`a node that ${what} inside a stream: an error event and no [DONE]`, async () => {
-        const rig = await Rig.open(['--limit-between-tokens-s', '0.5'], [['mortal', '--fault', fault, '--fault-at', '5', '--decode', '100'], ['spare', '--decode', '50']]);
+    await test(`a node that ${what} inside a stream with no other of its file: an error event and no [DONE]`, async () => {
+        const rig = await Rig.open(['--limit-between-tokens-s', '0.5'], [['mortal', '--fault', fault, '--fault-at', '5', '--decode', '100'], ['spare', '--decode', '50', '--hash', 'another-file']]);
         const r = await ask(rig.url, body({ stream: true, max_tokens: 10 }));
         assert.equal(r.node, 'mortal');
         const list = events(r.text);

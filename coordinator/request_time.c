@@ -1,0 +1,88 @@
+/* request_time.c - the limits of time: first token, between tokens, in all, in the queue. */
+#include "coordinator/request_parts.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/dispatch.h"
+#include <stdio.h>
+#include <string.h>
+
+static bool older(uint64_t now_ns, uint64_t since_ns, double limit_s) {
+    return since_ns != 0 && now_ns > since_ns && (double)(now_ns - since_ns) * 1e-9 > limit_s;
+}
+
+static double first_token_limit_s(const coordinator *c, request *r) {
+    const node_model *m = node_find_model(r->node, r->model);
+    if (m == NULL) return c->options->limit_first_token_s;
+    double prefill_s = dispatch_prompt_tokens(r, m) / rates_prefill(&m->speed);
+    /* What was given elsewhere runs again token by token. */
+    prefill_s += (double)r->given.n_ids / rates_decode(&m->speed, r->node->in_flight);
+    return c->options->limit_first_token_s + 3 * prefill_s;
+}
+
+static void time_out(coordinator *c, request *r, const char *code, const char *message,
+                     bool node_is_to_blame) {
+    request_failure failure;
+    failure_set(&failure, 504, code, "", 0, message);
+    if (r->node != NULL) {
+        request_send_cancel(c, r);
+        if (node_is_to_blame)
+            node_table_failure(&c->nodes, r->node, true, clock_monotonic_ms());
+    }
+    if (node_is_to_blame)
+        request_fail_over(c, r, &failure);
+    else
+        request_fail(c, r, &failure);
+}
+
+static void tick_placed(coordinator *c, request *r, uint64_t now_ns) {
+    const options *o = c->options;
+    if (r->state == REQUEST_CANCELLING) {
+        if (older(now_ns, r->cancelled_ns, o->limit_cancel_s)) request_forget(c, r);
+    } else if (older(now_ns, r->received_ns, o->limit_total_s)) {
+        time_out(c, r, "total_timeout", "the request took longer than limit.total_s", false);
+    } else if (r->state == REQUEST_SENT &&
+               older(now_ns, r->sent_ns, first_token_limit_s(c, r))) {
+        time_out(c, r, "first_token_timeout", "the node gave no first token in time", true);
+    } else if (r->state == REQUEST_RUNNING &&
+               older(now_ns, r->last_token_ns, o->limit_between_tokens_s)) {
+        time_out(c, r, "token_timeout", "the node gave no further token in time", true);
+    } else if (!r->node->connected &&
+               older(now_ns, r->node->disconnected_ms * 1000000u, o->node_reconnect_s)) {
+        request_failure failure;
+        failure_set(&failure, 503, "node_lost", "", 2, "the connection to the node broke");
+        request_fail_over(c, r, &failure);
+    }
+}
+
+static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
+    request_failure failure;
+    dispatch_outlook outlook = dispatch_look(c, r);
+    if (outlook == DISPATCH_TRIED && r->last_failure.http_status != 0) {
+        request_fail(c, r, &r->last_failure);
+    } else if (outlook != DISPATCH_POSSIBLE) {
+        request_describe_outlook(c, r, DISPATCH_NO_NODE, &failure);
+        request_fail(c, r, &failure);
+    } else if (older(now_ns, r->received_ns, c->options->queue_max_wait_s)) {
+        failure_set(&failure, 429, "queue_timeout", "",
+                    admission_retry_after_s(dispatch_expected_wait_s(c, r->model, NULL)),
+                    "no node was free within queue.max_wait_s");
+        request_fail(c, r, &failure);
+    }
+}
+
+void request_tick(coordinator *c, uint64_t now_ns) {
+    request *next;
+    for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        for (request *r = n->requests; r != NULL; r = next) {
+            next = r->node_next;
+            tick_placed(c, r, now_ns);
+        }
+    }
+    for (request *r = admission_first(&c->queue); r != NULL; r = next) {
+        next = admission_next(&c->queue, r);
+        tick_queued(c, r, now_ns);
+    }
+    if (c->queue.n_waiting > 0) c->dispatch_due = true;
+}
