@@ -10,7 +10,7 @@ BUILD   ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 V       ?= 0
 Q       := $(if $(filter 0,$(V)),@)
 
-PACKAGES := libzmq libcjson libmicrohttpd libsodium libutf8proc libxxhash inih sqlite3 libcurl libsystemd
+PACKAGES := libzmq libcjson libmicrohttpd libsodium libutf8proc libxxhash inih sqlite3 libcurl libsystemd gnutls
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
 # msgpack-c's pkg-config name differs: msgpack (Debian 12), msgpack-c (Debian 13, Ubuntu 24.04).
 MSGPACK  := $(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack)
@@ -19,6 +19,13 @@ ifeq ($(filter clean help,$(MAKECMDGOALS)),)
 ifeq ($(PKG_LIBS),)
 $(error pkg-config finds not all of: $(PACKAGES) $(MSGPACK); `sh deploy/install.sh --packages` installs them)
 endif
+endif
+
+# PostgreSQL as the ledger of several coordinators; without its library SQLite alone is there.
+LIBPQ    ?= $(shell pkg-config --exists libpq && echo libpq)
+ifneq ($(LIBPQ),)
+PKG_CFLAGS += $(shell pkg-config --cflags $(LIBPQ)) -DSILICEO_LIBPQ
+PKG_LIBS   += $(shell pkg-config --libs $(LIBPQ))
 endif
 
 CFLAGS  ?= -O2 -g

@@ -366,6 +366,14 @@ static bool is_secret(const char *name) {
     return strstr(name, "key") != NULL || strstr(name, "secret") != NULL;
 }
 
+/* A url with user:password@, or a password among its parameters. */
+static bool has_password(const char *text) {
+    const char *rest = strstr(text, "://");
+    if (rest == NULL) return false;
+    size_t authority = strcspn(rest + 3, "/?");
+    return memchr(rest + 3, '@', authority) != NULL || strstr(rest, "password=") != NULL;
+}
+
 static void print_value(const config *c, const config_key *key, FILE *out) {
     const void *field = field_of(c, key);
     switch (key->kind) {
@@ -382,7 +390,9 @@ static void print_value(const config *c, const config_key *key, FILE *out) {
     case CONFIG_CHOICE:
     case CONFIG_LIST: {
         const char *text = *(const char *const *)field;
-        (void)fputs(text == NULL ? "" : is_secret(key->name) && *text ? "(hidden)" : text, out);
+        bool hidden =
+            text != NULL && *text != '\0' && (is_secret(key->name) || has_password(text));
+        (void)fputs(text == NULL ? "" : hidden ? "(hidden)" : text, out);
         break;
     }
     }

@@ -120,6 +120,8 @@ static const field tokens_fields[] = {
     ENUM(wire_tokens, finish, WIRE_FINISH_NONE, WIRE_FINISH_TOOL_CALLS),
     BYTES(wire_tokens, logprobs, WIRE_MAX_TOKENS_TEXT),
     UINT(wire_tokens, draws),
+    UINT(wire_tokens, prompt_tokens),
+    UINT(wire_tokens, cached_tokens),
 };
 static const field done_fields[] = {
     UINT(wire_done, request),
@@ -205,7 +207,7 @@ typedef struct layout {
 static const layout layouts[] = {
     LAYOUT(WIRE_HELLO, "HELLO", hello),
     LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 1),
-    LAYOUT_APPENDED(WIRE_TOKENS, "TOKENS", tokens, 1),
+    LAYOUT_APPENDED(WIRE_TOKENS, "TOKENS", tokens, 3),
     LAYOUT(WIRE_DONE, "DONE", done),
     LAYOUT(WIRE_ERROR, "ERROR", error),
     LAYOUT(WIRE_BYE, "BYE", bye),

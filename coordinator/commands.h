@@ -4,6 +4,7 @@
 #define SILICEO_COORDINATOR_COMMANDS_H
 
 int command_serve(int argc, char *argv[]);
+int command_usage(int argc, char *argv[]);
 int command_keygen(int argc, char *argv[]);
 int command_check_config(int argc, char *argv[]);
 

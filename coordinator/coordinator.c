@@ -257,7 +257,12 @@ status coordinator_open(coordinator *c, error *err) {
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (c->epoll < 0) return error_set_errno(err, STATUS_IO, errno, "epoll");
     status rc = auth_open(&c->auth, c->options->api_keys_file, err);
+    /* Threads begin after this, so that none of them takes a signal. */
     if (rc == STATUS_OK) rc = open_signals(c, err);
+    if (rc == STATUS_OK && c->options->ledger_url[0] != '\0') {
+        rc = ledger_open(&c->ledger, c->options->ledger_url, c->instance,
+                         (size_t)c->options->ledger_max_waiting, err);
+    }
     if (rc == STATUS_OK) rc = open_link(c, err);
     if (rc == STATUS_OK) rc = open_http(c, err);
     return rc;
@@ -268,6 +273,7 @@ void coordinator_close(coordinator *c) {
     for (size_t i = 0; i < REQUEST_BUCKETS; i++)
         CHECK(c->link == NULL || c->buckets[i] == NULL);
     worker_link_close(c->link);
+    ledger_close(c->ledger);
     node_table_release(&c->nodes);
     auth_close(&c->auth);
     metrics_release(&c->metrics);
@@ -312,6 +318,7 @@ static void tick(coordinator *c) {
     request_tick(c, now_ns);
     api_chat_tick(c, now_ms);
     http_server_tick(c->http, now_ms);
+    ledger_tick(c->ledger);
 }
 
 static bool finished(const coordinator *c, uint64_t now_ms) {

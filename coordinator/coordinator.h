@@ -11,6 +11,7 @@
 #include "coordinator/admission.h"
 #include "coordinator/auth.h"
 #include "coordinator/http_server.h"
+#include "coordinator/ledger.h"
 #include "coordinator/node_table.h"
 #include "coordinator/options.h"
 #include "coordinator/request.h"
@@ -39,6 +40,7 @@ typedef struct coordinator {
     worker_link *link;
     node_table nodes;
     auth auth;
+    ledger *ledger; /* NULL: none is kept */
     admission queue;
     request *buckets[REQUEST_BUCKETS]; /* by id */
     uint64_t last_request;

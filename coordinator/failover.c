@@ -26,6 +26,7 @@ static void queue_again(coordinator *c, request *r) {
 static void begin_again(coordinator *c, request *r) {
     replay_clear(&r->given);
     r->tokens = 0;
+    r->reasoning_tokens = 0;
     r->first_token_ns = 0;
     queue_again(c, r);
     r->sink.on_restart(r->sink.context, false);

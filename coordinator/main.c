@@ -15,6 +15,8 @@ typedef struct command {
 
 static const command commands[] = {
     {"serve", command_serve, "accept requests and route them to the workers (the default)"},
+    {"usage", command_usage,
+     "what the ledger says: requests and tokens by key, model, node or day"},
     {"keygen", command_keygen, "a new CURVE key pair on stdout, or an API key"},
     {"check-config", command_check_config, "read the settings, say what is wrong, print them"},
 };

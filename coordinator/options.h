@@ -26,6 +26,8 @@ typedef struct options {
     int64_t http_stream_queue_kib;
 
     const char *api_keys_file;
+    const char *ledger_url;
+    int64_t ledger_max_waiting;
     const char *queue_background_patterns; /* one a line */
 
     bool mesh_allow_plain;

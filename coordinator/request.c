@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/account.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dispatch.h"
 #include <stdio.h>
@@ -152,6 +153,7 @@ void request_fail(coordinator *c, request *r, const request_failure *failure) {
     log_info("request-failed", "request=%s node=%s status=%u code=%s error=\"%s\"",
              r->request_id, r->node != NULL ? r->node->name : "-", copy.http_status, copy.code,
              copy.message);
+    account_failed(c, r, &copy);
     if (r->node != NULL) r->node->failed++;
     admission_remove(&c->queue, r);
     request_detach(c, r);
@@ -211,9 +213,15 @@ static void describe_full(const coordinator *c, const request *r, request_failur
                 admission_retry_after_s(wait_s), message);
 }
 
-status request_submit(coordinator *c, request *r, request_failure *failure) {
+static status submit(coordinator *c, request *r, request_failure *failure) {
+    r->received_ns = clock_monotonic_ns();
     if (c->draining) {
         failure_set(failure, 503, "draining", "", 10, "the coordinator is shutting down");
+        return STATUS_UNAVAILABLE;
+    }
+    if (ledger_is_full(c->ledger)) {
+        failure_set(failure, 503, "ledger_behind", "", 5,
+                    "the ledger's database does not take rows, and no request goes unrecorded");
         return STATUS_UNAVAILABLE;
     }
     dispatch_outlook outlook = dispatch_look(c, r);
@@ -224,7 +232,6 @@ status request_submit(coordinator *c, request *r, request_failure *failure) {
     if (!begin_of_tenant(r, failure)) return STATUS_UNAVAILABLE;
     r->id = ++c->last_request;
     r->epoch = 1;
-    r->received_ns = clock_monotonic_ns();
     r->state = REQUEST_QUEUED;
     /* First try to place it over a full queue: a free node needs no queue. */
     table_add(c, r);
@@ -239,11 +246,18 @@ status request_submit(coordinator *c, request *r, request_failure *failure) {
     return STATUS_UNAVAILABLE;
 }
 
+status request_submit(coordinator *c, request *r, request_failure *failure) {
+    status rc = submit(c, r, failure);
+    if (rc != STATUS_OK) account_failed(c, r, failure);
+    return rc;
+}
+
 void request_cancel(coordinator *c, request *r, const char *why) {
     if (r->state == REQUEST_CANCELLING) return;
     metric_add(c->counters.cancelled, 1);
     log_info("request-cancelled", "request=%s node=%s reason=%s tokens=%llu", r->request_id,
              r->node != NULL ? r->node->name : "-", why, (unsigned long long)r->tokens);
+    account_cancelled(c, r, why);
     memset(&r->sink, 0, sizeof r->sink);
     if (r->node == NULL) {
         request_forget(c, r);

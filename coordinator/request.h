@@ -84,6 +84,9 @@ struct request {
     size_t n_tried;
     uint64_t next_number; /* of TOKENS */
     uint64_t tokens;
+    uint64_t reasoning_tokens; /* of them */
+    uint64_t prompt_tokens, cached_tokens;
+    wire_finish finish; /* of the choice that ended last */
     uint64_t received_ns, sent_ns, first_token_ns, last_token_ns;
     uint64_t cancelled_ns;
     /* A stretch of decoding at one occupancy, for the rates. */

@@ -3,6 +3,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/account.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dispatch.h"
 #include <stdio.h>
@@ -39,6 +40,12 @@ static void count_tokens(coordinator *c, request *r, const wire_tokens *tokens) 
     }
     r->last_token_ns = now_ns;
     r->tokens += tokens->n_ids;
+    if (tokens->channel == WIRE_REASONING) r->reasoning_tokens += tokens->n_ids;
+    if (tokens->prompt_tokens > 0) {
+        r->prompt_tokens = tokens->prompt_tokens;
+        r->cached_tokens = tokens->cached_tokens;
+    }
+    if (tokens->finish != WIRE_FINISH_NONE) r->finish = tokens->finish;
     r->node->tokens_out += tokens->n_ids;
     metric_add(c->counters.completion_tokens, (double)tokens->n_ids);
 }
@@ -126,6 +133,7 @@ void request_on_done(coordinator *c, node *n, const wire_done *done) {
     }
     if (!number_fits(c, r, done->number)) return;
     learn_from_done(c, r, done);
+    account_done(c, r, n, done);
     node_table_success(&c->nodes, n, clock_monotonic_ms());
     log_info(
         "request-done", "request=%s node=%s prompt=%llu cached=%llu completion=%llu ms=%.1f",

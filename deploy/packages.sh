@@ -10,11 +10,11 @@
 # which all of Debian 12, 13 and Ubuntu 24.04 have, where apt knows nothing yet.
 build_packages='gcc make pkg-config libc6-dev libzmq3-dev libmsgpack-c-dev|libmsgpack-dev libcjson-dev
 libmicrohttpd-dev libsodium-dev libutf8proc-dev libxxhash-dev libinih-dev libsqlite3-dev
-libcurl4-openssl-dev libsystemd-dev curl jq'
+libcurl4-openssl-dev libsystemd-dev libgnutls28-dev libpq-dev curl jq'
 # The client tests run with Node 18 (Debian 12, Ubuntu 24.04) and later; the format check
 # needs clang-format 14, which Debian 13 does not have.
 test_packages='g++ libcmocka-dev clang clang-format-14|clang-format clang-tidy clang-tools cppcheck
-libclang-rt-dev nodejs npm ca-certificates git'
+libclang-rt-dev nodejs npm ca-certificates git postgresql openssl'
 
 is_installed() {
     dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed

@@ -277,7 +277,8 @@ static void send(request *r, const choice *c, wire_channel channel, const int32_
                            .text = wire_text(text->bytes, text->length),
                            .flags = flags,
                            .finish = finish,
-                           .draws = sampler_counter(c->draws)};
+                           .draws = sampler_counter(c->draws),
+                           .prompt_tokens = r->n_prompt};
     if (n_ids > 0) message.logprobs = wire_text(r->logprobs.bytes, r->logprobs.length);
     r->context->sink.on_tokens(r->context->sink.context, &message);
 }

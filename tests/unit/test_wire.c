@@ -32,7 +32,7 @@ static const wire_message samples[] = {
               42000}},
     {.type = WIRE_TOKENS,
      .tokens = {11, 2, 0, 3, WIRE_REASONING, sample_ids, 6, TEXT("gr\303\274n"),
-                WIRE_FLAG_GRACE, WIRE_FINISH_LENGTH, TEXT("[]"), 77}},
+                WIRE_FLAG_GRACE, WIRE_FINISH_LENGTH, TEXT("[]"), 77, 100, 64}},
     {.type = WIRE_DONE,
      .done = {11, 2, 5, 100, 64, 30, 10, 0.25, 80.0, 900.0, 0.97, 1.5, sample_hashes, 3,
               TEXT("{}")}},
@@ -156,7 +156,7 @@ static void appended_fields_that_do_not_come_are_zero(void **state) {
     (void)state;
     static const struct {
         size_t sample, n_appended, n_bytes; /* of the sample's last fields */
-    } cases[] = {{1, 1, 3}, {2, 1, 1}, {7, 2, 5 + 12}};
+    } cases[] = {{1, 1, 3}, {2, 3, 3}, {7, 2, 5 + 12}};
     wire_frame frame = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         wire_message got;
@@ -169,7 +169,10 @@ static void appended_fields_that_do_not_come_are_zero(void **state) {
         *count = (char)(*count - (char)n_fields);
         assert_int_equal(wire_decode(&got, bytes, frame.length - n_bytes, &err), STATUS_OK);
         if (got.type == WIRE_BEAT) assert_int_equal(got.beat.loading_left_ms, 0);
-        if (got.type == WIRE_TOKENS) assert_int_equal(got.tokens.draws, 0);
+        if (got.type == WIRE_TOKENS) {
+            assert_int_equal(got.tokens.draws, 0);
+            assert_int_equal(got.tokens.prompt_tokens, 0);
+        }
         if (got.type == WIRE_SUBMIT) {
             assert_int_equal(got.submit.resume.sampler_counter, 3);
             assert_int_equal(got.submit.seed, 0);
