@@ -5,8 +5,9 @@
 #
 # NAME is a program in BUILD/tests (unit/test_wire), a fuzz target whose corpus is
 # replayed (fuzz/fuzz_wire) or a script in tests (fleet/test_x.sh, clients/test_x.mjs).
-# Logs go to BUILD/test-logs; those of failed ones are shown.  The last line is
-# 'N passed, N failed'; the exit code is 1 when anything failed.
+# Logs go to BUILD/test-logs; those of failed ones are shown.  What a script could not
+# test on this machine it names in lines 'skipped ...'; they are shown and counted.  The last
+# line is 'N passed, N failed'; the exit code is 1 when anything failed.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=$1
@@ -14,7 +15,7 @@ shift
 logs=$build/test-logs
 mkdir -p "$logs"
 export SILICEO_BUILD=$build
-passed=0 failed=0 limit=${SILICEO_TEST_LIMIT_S:-900}
+passed=0 failed=0 skipped=0 limit=${SILICEO_TEST_LIMIT_S:-900}
 
 # cmocka and our own scripts tell how many tests ran; anything else counts as one.
 count() { # LOG RC: sets p and f
@@ -27,7 +28,8 @@ count() { # LOG RC: sets p and f
     fi
     p=${p:-0} f=${f:-0}
     if [ "$2" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
-    if [ "$2" -eq 0 ] && [ "$p" -eq 0 ] && [ "$f" -eq 0 ]; then p=1; fi
+    k=$(grep -c '^skipped ' "$1")
+    if [ "$2" -eq 0 ] && [ "$p" -eq 0 ] && [ "$f" -eq 0 ] && [ "$k" -eq 0 ]; then p=1; fi
 }
 
 for name in "$@"; do
@@ -41,14 +43,16 @@ for name in "$@"; do
     esac
     rc=$?
     count "$log" "$rc"
-    passed=$((passed + p)) failed=$((failed + f))
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + k))
     ms=$((($(date +%s%N) - start) / 1000000))
     if [ "$rc" -eq 0 ]; then
         printf 'ok      %-44s %4d passed  %6d.%03d s\n' "$name" "$p" $((ms / 1000)) $((ms % 1000))
+        [ "$k" -eq 0 ] || grep '^skipped ' "$log"
     else
         printf 'FAILED  %-44s %4d passed, %d failed, exit %d; %s\n' "$name" "$p" "$f" "$rc" "$log"
         grep -vE '^\[ RUN|^\[       OK' "$log" | tail -n 25 | sed 's/^/        | /'
     fi
 done
+[ "$skipped" -eq 0 ] || echo "$skipped skipped, named above"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

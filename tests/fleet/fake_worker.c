@@ -321,6 +321,8 @@ static void work(void) {
         if (now_ms >= fakes[i].next_hello_ms) send_hello(&fakes[i]);
         if (now_ms < fakes[i].next_beat_ms || (fault("mute") && fakes[i].beats > 0)) continue;
         send_beat(&fakes[i]);
+        /* Unanswered beats: the coordinator, or the way to it, is another one. */
+        if (fakes[i].beats > fakes[i].last_ack + 10) send_hello(&fakes[i]);
         fakes[i].next_beat_ms = now_ms + (uint64_t)(set.beat_ms > 0 ? set.beat_ms : 1000);
     }
 }
@@ -356,6 +358,11 @@ static void open_fakes(void *context) {
         f->socket = zmq_socket(context, ZMQ_DEALER);
         if (f->socket == NULL) exit(1);
         (void)zmq_setsockopt(f->socket, ZMQ_LINGER, &zero, sizeof zero);
+        /* A dead path is left and dialled again, as the real worker does, in shorter time. */
+        static const int heartbeat_ms = 200, dead_ms = 2000;
+        (void)zmq_setsockopt(f->socket, ZMQ_HEARTBEAT_IVL, &heartbeat_ms, sizeof heartbeat_ms);
+        (void)zmq_setsockopt(f->socket, ZMQ_HEARTBEAT_TIMEOUT, &dead_ms, sizeof dead_ms);
+        (void)zmq_setsockopt(f->socket, ZMQ_CONNECT_TIMEOUT, &dead_ms, sizeof dead_ms);
         if (set.curve != NULL) use_curve(f->socket);
         if (zmq_connect(f->socket, set.coordinator) != 0) exit(1);
         bool numbered = set.nodes > 1 && !fault("twin");

@@ -13,8 +13,10 @@ process.on('exit', () => { for (const child of children) child.kill('SIGKILL'); 
 
 export class Rig {
     fakes = [];
-    static async open(coordinatorArgs = [], fakes = []) {
+    // hosts: by node name, the Host of netns.mjs on which add() starts its fake worker.
+    static async open(coordinatorArgs = [], fakes = [], { hosts = {} } = {}) {
         const rig = new Rig();
+        rig.hosts = hosts;
         rig.coordinator = await startCoordinator([...quick, ...coordinatorArgs]);
         children.add(rig.coordinator.child);
         rig.log = '';
@@ -29,7 +31,8 @@ export class Rig {
         const state = args.includes('load') ? 'loading' : 'ready';
         const events = []; // from the first line on: what comes in one piece with the welcome counts
         const fake = await start('tests/fleet/fake_worker', ['--coordinator', this.coordinator.mesh, '--name', name, ...args], /"event":"welcome"/,
-            { onLine: (line) => events.push(JSON.parse(line)) });
+            { prefix: this.hosts[name]?.prefix, onLine: (line) => events.push(JSON.parse(line)) });
+        fake.host = this.hosts[name];
         children.add(fake.child);
         fake.events = events;
         fake.nodeName = name;
