@@ -148,6 +148,10 @@ status backend_cuda_available(error *err);
  * taken or not as NVML is there or not. */
 status backend_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes, error *err);
 
+/* Add what a tier of records did to the figures of a backend; host may be NULL. */
+struct host_tier;
+void model_stats_add_host(model_stats *out, const struct host_tier *host);
+
 /* The form that the rows of a matrix are multiplied with. */
 input_forms backend_form_of(quant_type type, activation_type activations);
 

@@ -94,14 +94,14 @@ static status cpu_begin(backend *base, const batch *step, error *err) {
     backend_cpu *b = (backend_cpu *)base;
     b->batch = *step;
     b->has_delta = false;
+    b->experts.failed = false;
     if (b->config->n_full_layers > 0) fill_rope(b);
     return STATUS_OK;
 }
 
 static status cpu_end(backend *base, error *err) {
-    (void)base;
-    (void)err;
-    return STATUS_OK;
+    const cpu_experts *x = &((const backend_cpu *)base)->experts;
+    return x->failed ? host_tier_failure(x->host, err) : STATUS_OK;
 }
 
 static void embed_range(const backend_cpu *b, const void *args, size_t first, size_t end,
@@ -201,6 +201,7 @@ static void cpu_read_stats(const backend *base, model_stats *out) {
     const cpu_experts *x = &((const backend_cpu *)base)->experts;
     out->expert_lookups = x->lookups;
     out->expert_bytes_moved = x->bytes_moved;
+    model_stats_add_host(out, x->host);
     if (x->cache != NULL) {
         expert_cache_counts(x->cache, &out->expert_lookups, &out->expert_hits,
                             &out->expert_inserts);
@@ -372,8 +373,10 @@ static size_t advise_matrix(const weight_matrix *m, int advice) {
     return end - first;
 }
 
-/* Not the embedding, of which a token reads one row, nor the routed experts. */
-static size_t advise_backbone(const model_weights *w, int advice) {
+/* Not the embedding, of which a token reads one row, nor the routed experts.  total: of all,
+ * where progress is told. */
+static size_t advise_backbone(const model_weights *w, int advice, size_t total,
+                              const model_progress *progress) {
     size_t bytes = advise_matrix(&w->head, advice);
     for (uint32_t i = 0; i < w->n_layers; i++) {
         const layer_weights *l = &w->layers[i];
@@ -382,6 +385,8 @@ static size_t advise_backbone(const model_weights *w, int advice) {
                                            &l->up, &l->down,  &l->router};
         for (size_t j = 0; j < sizeof matrices / sizeof matrices[0]; j++)
             bytes += advise_matrix(matrices[j], advice);
+        if (progress != NULL && progress->report != NULL)
+            progress->report(progress->context, bytes, total);
     }
     return bytes;
 }
@@ -389,10 +394,10 @@ static size_t advise_backbone(const model_weights *w, int advice) {
 /* The first token would fault these pages in one by one, in the order of its reads.
  * They are read ahead all at once instead and mapped here, unless that would push out
  * of memory what it has just brought in.  Kernels before 5.14 only read ahead. */
-static void map_backbone(const model_weights *w) {
-    size_t bytes = advise_backbone(w, MADV_WILLNEED);
+static void map_backbone(const model_weights *w, const model_progress *progress) {
+    size_t bytes = advise_backbone(w, MADV_WILLNEED, 0, NULL);
     size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    if (bytes <= memory / 2) (void)advise_backbone(w, MADV_POPULATE_READ);
+    if (bytes <= memory / 2) (void)advise_backbone(w, MADV_POPULATE_READ, bytes, progress);
 }
 
 /* Weights are read where the file is mapped, apart from the convolution's taps,
@@ -405,7 +410,8 @@ static status place_weights(backend_cpu *b, model_weights *w, error *err) {
         return error_set(err, STATUS_NO_MEMORY, "cpu backend: no memory for convolutions");
     }
     model_weights_place_mapped(w);
-    map_backbone(w);
+    if (b->experts.host != NULL) gguf_give_back(w->file);
+    map_backbone(w, &b->params.progress);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         layer_weights *l = &w->layers[i];
         if (!c->is_linear[i]) continue;

@@ -16,6 +16,7 @@
 #include "kernels/matmul.h"
 #include "worker/backend.h"
 #include "worker/memory/expert_cache.h"
+#include "worker/memory/host_tier.h"
 
 enum { CPU_ALIGN = 64, CPU_FORMS = 3 };
 
@@ -60,6 +61,10 @@ typedef struct cpu_experts {
     unsigned char *arena;
     size_t slot_bytes;
     expert_insert *inserts; /* [n_experts] */
+    /* Records between RAM and disk; NULL: experts are read where the file is mapped. */
+    host_tier *host;
+    int32_t *missing; /* [n_experts] */
+    bool failed;      /* a record could not be read in this step */
     uint64_t lookups;
     uint64_t bytes_moved;
 } cpu_experts;

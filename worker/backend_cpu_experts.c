@@ -83,43 +83,94 @@ static size_t one_bytes(const weight_experts *w) {
     return w->first.row_bytes * w->first.n_rows;
 }
 
-static expert_place place_in_slot(const cpu_experts *x, const layer_weights *l, int32_t slot) {
-    const unsigned char *at = x->arena + (size_t)slot * x->slot_bytes;
+/* A record has its three matrices one after another. */
+static expert_place place_in_record(const layer_weights *l, const unsigned char *at) {
     const unsigned char *up = at + one_bytes(&l->exp_gate);
     return (expert_place){at, up, up + one_bytes(&l->exp_up)};
 }
 
-static void fill_slot(cpu_experts *x, const layer_weights *l, const expert_insert *insert) {
-    unsigned char *at = x->arena + (size_t)insert->slot * x->slot_bytes;
+static unsigned char *slot_at(const cpu_experts *x, int32_t slot) {
+    return x->arena + (size_t)slot * x->slot_bytes;
+}
+
+/* The record of an expert in RAM, held until release_records(). */
+static const unsigned char *fetch(cpu_experts *x, uint32_t layer, uint32_t expert) {
+    const unsigned char *record = host_tier_fetch(x->host, layer, expert);
+    x->failed = x->failed || record == NULL;
+    return record;
+}
+
+static void fill_slot(cpu_experts *x, const layer_weights *l, uint32_t layer,
+                      const expert_insert *insert) {
+    unsigned char *at = slot_at(x, insert->slot);
+    x->bytes_moved += layer_expert_bytes(l);
+    if (x->host != NULL) {
+        const unsigned char *record = fetch(x, layer, insert->expert);
+        if (record == NULL) return;
+        memcpy(at, record, layer_expert_bytes(l));
+        host_tier_release(x->host, layer, insert->expert);
+        host_tier_demote(x->host, layer, insert->expert);
+        return;
+    }
     const weight_experts *parts[] = {&l->exp_gate, &l->exp_up, &l->exp_down};
     for (size_t i = 0; i < 3; i++) {
         memcpy(at, mapped(parts[i], (int32_t)insert->expert), one_bytes(parts[i]));
         at += one_bytes(parts[i]);
-        x->bytes_moved += one_bytes(parts[i]);
     }
 }
 
-/* Bring in as many misses as the cap allows; the rest is computed from the mapping. */
+/* Bring in as many misses as the cap allows; the rest is computed where it lies. */
 static void fill_slots(cpu_experts *x, const layer_weights *l, uint32_t layer_index) {
-    expert_cache_layer(x->cache, layer_index, x->active, x->n_active, x->counts, x->slots);
     size_t n = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
     for (size_t i = 0; i < n; i++) {
-        fill_slot(x, l, &x->inserts[i]);
-        expert_cache_commit(x->cache, &x->inserts[i]);
+        fill_slot(x, l, layer_index, &x->inserts[i]);
+        if (x->failed)
+            expert_cache_abandon(x->cache, &x->inserts[i]);
+        else
+            expert_cache_commit(x->cache, &x->inserts[i]);
     }
+}
+
+/* All that is not in slots begins to come from the disk at once. */
+static void begin_reads(cpu_experts *x, uint32_t layer_index) {
+    size_t n = 0;
+    for (size_t i = 0; i < x->n_active; i++) {
+        if (x->cache == NULL || x->slots[i] == EXPERT_MISS) x->missing[n++] = x->active[i];
+    }
+    host_tier_prefetch(x->host, layer_index, x->missing, n);
+}
+
+static expert_place place_of(cpu_experts *x, const layer_weights *l, uint32_t layer,
+                             int32_t expert) {
+    if (x->host == NULL) {
+        return (expert_place){mapped(&l->exp_gate, expert), mapped(&l->exp_up, expert),
+                              mapped(&l->exp_down, expert)};
+    }
+    const unsigned char *record = fetch(x, layer, (uint32_t)expert);
+    return record != NULL ? place_in_record(l, record) : (expert_place){NULL, NULL, NULL};
 }
 
 static void find_experts(backend_cpu *b, const layer_weights *l, uint32_t layer_index) {
     cpu_experts *x = &b->experts;
     x->lookups += x->n_active;
+    if (x->cache != NULL) {
+        expert_cache_layer(x->cache, layer_index, x->active, x->n_active, x->counts, x->slots);
+    }
+    if (x->host != NULL) begin_reads(x, layer_index);
     if (x->cache != NULL) fill_slots(x, l, layer_index);
     for (size_t i = 0; i < x->n_active; i++) {
         int32_t e = x->active[i], slot = EXPERT_MISS;
         if (x->cache != NULL) slot = expert_cache_find(x->cache, layer_index, (uint32_t)e);
-        x->places[i] = slot != EXPERT_MISS
-                           ? place_in_slot(x, l, slot)
-                           : (expert_place){mapped(&l->exp_gate, e), mapped(&l->exp_up, e),
-                                            mapped(&l->exp_down, e)};
+        x->slots[i] = slot;
+        x->places[i] = slot != EXPERT_MISS ? place_in_record(l, slot_at(x, slot))
+                                           : place_of(x, l, layer_index, e);
+    }
+}
+
+static void release_records(cpu_experts *x, uint32_t layer_index) {
+    for (size_t i = 0; i < x->n_active && x->host != NULL; i++) {
+        if (x->slots[i] != EXPERT_MISS || x->places[i].gate == NULL) continue;
+        host_tier_release(x->host, layer_index, (uint32_t)x->active[i]);
     }
 }
 
@@ -198,10 +249,14 @@ void cpu_expert_layer(backend *base, const layer_weights *l, uint32_t layer_inde
     }
     sort_pairs(b);
     find_experts(b, l, layer_index);
-    run_first_half(b, l);
-    cpu_run_swiglu(b, &b->input[INPUT_GATED], b->up, n * b->config->n_experts_used, forms);
-    cpu_run_swiglu(b, &x->shared, x->shared_up, n, shared_forms);
-    run_second_half(b, l);
+    if (!x->failed) {
+        run_first_half(b, l);
+        cpu_run_swiglu(b, &b->input[INPUT_GATED], b->up, n * b->config->n_experts_used, forms);
+        cpu_run_swiglu(b, &x->shared, x->shared_up, n, shared_forms);
+        run_second_half(b, l);
+    }
+    release_records(x, layer_index);
+    if (x->failed) return;
     cpu_flush_delta(b);
     run_combine(b);
 }
@@ -236,6 +291,22 @@ static status init_slots(backend_cpu *b, const model_weights *w, error *err) {
     return STATUS_OK;
 }
 
+/* A layer's experts are held at once. */
+static status init_host_tier(backend_cpu *b, const model_weights *w, error *err) {
+    cpu_experts *x = &b->experts;
+    if (b->params.host_records == 0) return STATUS_OK;
+    x->missing = calloc(b->config->n_experts, sizeof *x->missing);
+    if (x->missing == NULL) return error_set(err, STATUS_NO_MEMORY, "cpu backend: no memory");
+    const host_tier_params params = {.weights = w,
+                                     .n_experts = b->config->n_experts,
+                                     .n_records = b->params.host_records,
+                                     .slot_bytes = largest_record(w),
+                                     .n_loaders = b->params.n_loaders};
+    status rc = host_tier_new(&x->host, &params, err);
+    if (rc != STATUS_OK || !host_tier_has_all(x->host)) return rc;
+    return host_tier_fill(x->host, NULL, NULL, err);
+}
+
 status cpu_experts_init(backend_cpu *b, const model_weights *w, error *err) {
     const model_config *c = b->config;
     cpu_experts *x = &b->experts;
@@ -265,11 +336,14 @@ status cpu_experts_init(backend_cpu *b, const model_weights *w, error *err) {
                          "cpu backend: no memory for the experts of %zu rows", rows);
     }
     status rc = cpu_input_init(&x->shared, rows, c->n_ff_shared, cpu_all_forms(b), err);
+    if (rc == STATUS_OK) rc = init_host_tier(b, w, err);
     return rc != STATUS_OK ? rc : init_slots(b, w, err);
 }
 
 void cpu_experts_release(backend_cpu *b) {
     cpu_experts *x = &b->experts;
+    host_tier_free(x->host);
+    free(x->missing);
     free(x->inserts);
     cpu_unreserve(x->arena, b->params.n_slots * x->slot_bytes);
     expert_cache_free(x->cache);

@@ -95,6 +95,8 @@ static status open_model(engine *e, error *err) {
         .max_outputs = e->plan.max_outputs,
         .n_slots = e->plan.n_slots,
         .pin_experts = e->plan.pins_experts,
+        .host_records = e->plan.host_records,
+        .n_loaders = e->params.n_loaders,
         .lane = e->params.lane,
         .inserts_per_layer = e->params.inserts_per_layer,
     };
@@ -303,8 +305,8 @@ status engine_submit(engine *e, const wire_submit *submit, error *err) {
     request *r = NULL;
     request_fault fault;
     /* A coordinator's seed holds on every node, so that a resume draws on. */
-    uint64_t seed = submit->seed != 0 ? submit->seed
-                                      : e->seed + 0x9E3779B97F4A7C15u * e->n_submitted;
+    uint64_t seed =
+        submit->seed != 0 ? submit->seed : e->seed + 0x9E3779B97F4A7C15u * e->n_submitted;
     status rc = request_make(&r, &e->context, submit, seed, &fault);
     if (rc == STATUS_NO_MEMORY) return error_set(err, rc, "%s", fault.err.text);
     if (rc != STATUS_OK) {

@@ -36,6 +36,7 @@ typedef struct engine_params {
     cpu_lane lane;
     uint64_t vram_mib;   /* 0: measured */
     uint64_t ram_mib;    /* 0: measured */
+    uint32_t n_loaders;  /* threads that read experts from disk; 0: as many as usual */
     const char *profile; /* name for the records */
     bool nfc;            /* normalise message text; llama.cpp does not */
     uint64_t seed;       /* for requests without one */

@@ -26,6 +26,7 @@ typedef struct model_options {
     const char *cpu_lane;
     int64_t vram_mib;
     int64_t ram_mib;
+    int64_t loaders;
     int64_t seed;
     bool nfc;
     const char *log_level;
@@ -66,6 +67,8 @@ typedef struct model_options {
                     "VRAM to use, MiB; 0: what is free"),                                      \
         OPTIONS_KEY(s, m, "ram_mib", CONFIG_INT, ram_mib, "0", 0, 16777216, NULL,              \
                     "RAM to use, MiB; 0: what is free"),                                       \
+        OPTIONS_KEY(s, m, "loaders", CONFIG_INT, loaders, "8", 1, 64, NULL,                    \
+                    "threads that read experts from disk"),                                    \
         OPTIONS_KEY(s, m, "seed", CONFIG_INT, seed, "0", 0, 9007199254740991.0, NULL,          \
                     "seed of requests that bring none; 0: a random one"),                      \
         OPTIONS_KEY(s, m, "nfc", CONFIG_BOOL, nfc, "false", 0, 0, NULL,                        \

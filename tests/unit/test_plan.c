@@ -132,6 +132,33 @@ static void what_does_not_fit_is_refused_with_the_numbers(void **state) {
     assert_refused(&r, STATUS_NO_MEMORY, "ctx = 32768 needs");
 }
 
+static plan_request small_request(uint64_t ram_mib) {
+    plan_request r = plain_request();
+    r.n_context = 1024;
+    r.n_sequences = 1;
+    r.chunk_tokens = 64;
+    r.ram_bytes = ram_mib * MIB;
+    return r;
+}
+
+static void experts_beyond_memory_stay_on_disk(void **state) {
+    (void)state;
+    memory_plan plan;
+    plan_request r = small_request(100);
+    make(&plan, &r);
+    assert_int_equal(plan.host_records, 0); /* the page cache has room for the file */
+    r = small_request(30);
+    make(&plan, &r);
+    assert_true(plan.host_records >= plan_least_records(&config));
+    assert_true(plan.host_records < plan.n_experts_total);
+    uint64_t record = bytes_of(&plan, "expert records") / plan.host_records;
+    assert_true(record >= layer_expert_bytes(&weights.layers[0]));
+    assert_true(r.ram_bytes - plan.needed_bytes < record);
+    r.ram_bytes = 17 * MIB;
+    assert_refused(&r, STATUS_NO_MEMORY,
+                   "at least 48 are needed, a layer's 32 and 16 under way");
+}
+
 static void contexts_out_of_range_are_refused(void **state) {
     (void)state;
     plan_request r = plain_request();
@@ -258,6 +285,7 @@ int main(void) {
         cmocka_unit_test(slots_take_the_largest_expert_each),
         cmocka_unit_test(slots_below_one_tokens_working_set_are_refused),
         cmocka_unit_test(what_does_not_fit_is_refused_with_the_numbers),
+        cmocka_unit_test(experts_beyond_memory_stay_on_disk),
         cmocka_unit_test(contexts_out_of_range_are_refused),
         cmocka_unit_test(a_context_left_open_takes_what_memory_allows),
         cmocka_unit_test(a_small_chunk_becomes_one_delta_net_chunk),

@@ -75,7 +75,7 @@ static status take_part(const disk_job *j, const unsigned char *bytes, error *er
     uint64_t n_blocks = j->n_bytes / quant_traits_of((uint32_t)m->type)->block_bytes;
     uint64_t bad = gguf_find_bad_block((uint32_t)m->type, bytes, n_blocks);
     if (bad < n_blocks) {
-        return error_set(err, STATUS_BAD_INPUT,
+        return error_set(err, STATUS_IO,
                          "tensor blk.%u.ffn_%s_exps.weight: expert %u, block %" PRIu64
                          " of %s: the scale is not a finite number",
                          layer, part_name(l, part), expert, bad,

@@ -78,6 +78,11 @@ static void expert_bytes(const model_config *c, const model_weights *w, uint64_t
     }
 }
 
+/* A record of the CPU backend begins on a cache line. */
+static uint64_t slot_bytes(uint64_t largest) {
+    return (largest + 63) / 64 * 64;
+}
+
 /* Float rows of the residual, every projection, their quantized copies and the hidden
  * rows of the experts: what a backend needs for one row of a step, rounded up. */
 static uint64_t row_bytes(const model_config *c) {
@@ -92,6 +97,39 @@ static uint64_t row_bytes(const model_config *c) {
                                  (uint64_t)c->n_experts_used * c->n_embd
                            : 2 * (uint64_t)c->n_ff;
     return 4 * (mixer + feed + 3 * (uint64_t)c->n_embd) + 6 * (c->n_embd + mixed);
+}
+
+/* --- experts in RAM, above the disk --- */
+
+uint32_t plan_least_records(const model_config *config) {
+    return config->n_experts + PLAN_RECORDS_UNDER_WAY;
+}
+
+/* As many records as `left` holds; too few are refused. */
+static status plan_records(memory_plan *plan, const model_config *c, const plan_request *r,
+                           uint64_t left, uint64_t record_bytes, plan_place place, error *err) {
+    uint64_t n = left / record_bytes, least = plan_least_records(c);
+    if (n < least) {
+        return error_set(err, STATUS_NO_MEMORY,
+                         "memory: of %.0f MiB that may be used, %.0f MiB are left for experts, "
+                         "%" PRIu64 " records of %" PRIu64 " bytes; at least %" PRIu64
+                         " are needed, a layer's %u and %d under way: %.0f MiB",
+                         (double)r->ram_bytes / MIB, (double)left / MIB, n, record_bytes, least,
+                         c->n_experts, PLAN_RECORDS_UNDER_WAY,
+                         (double)(least * record_bytes) / MIB);
+    }
+    if (n > plan->n_experts_total) n = plan->n_experts_total;
+    plan->host_records = (uint32_t)n;
+    char *note = add_line(plan, "expert records", place, n * record_bytes);
+    (void)snprintf(note, NOTE_BYTES, "%" PRIu64 " of %" PRIu64 " bytes, %.1f %% of the experts",
+                   n, record_bytes, 100.0 * (double)n / (double)plan->n_experts_total);
+    return STATUS_OK;
+}
+
+static void experts_stay_on_disk(memory_plan *plan) {
+    for (size_t i = 0; i < plan->n_lines; i++) {
+        if (strcmp(plan->lines[i].part, "experts") == 0) plan->lines[i].place = PLAN_DISK;
+    }
 }
 
 /* --- the steps of the plan --- */
@@ -128,10 +166,10 @@ static void add_expert_lines(memory_plan *plan, const model_config *c, const mod
     char *note = add_line(plan, "experts", PLAN_MAPPED, experts);
     (void)snprintf(note, NOTE_BYTES, "%" PRIu64 " of up to %" PRIu64 " bytes",
                    plan->n_experts_total, largest);
-    uint64_t slot = (largest + 63) / 64 * 64;
+    uint64_t slot = slot_bytes(largest);
     note = add_line(plan, "expert slots", PLAN_RAM, plan->n_slots * slot);
     if (plan->n_slots == 0) {
-        (void)snprintf(note, NOTE_BYTES, "none: experts are read where they lie");
+        (void)snprintf(note, NOTE_BYTES, "none");
     } else {
         (void)snprintf(note, NOTE_BYTES, "%u slots, %.1f %% of the experts", plan->n_slots,
                        100.0 * plan->n_slots / (double)plan->n_experts_total);
@@ -172,8 +210,8 @@ static uint64_t needed_bytes(const memory_plan *plan) {
     return sum;
 }
 
-static status plan_context(memory_plan *plan, const model_config *c, const plan_request *r,
-                           error *err) {
+static status plan_context(memory_plan *plan, const model_config *c, const model_weights *w,
+                           const plan_request *r, error *err) {
     uint64_t page = plan_page_bytes(c, r->kv);
     uint64_t fixed = needed_bytes(plan);
     if (fixed + page > r->ram_bytes) {
@@ -194,10 +232,15 @@ static status plan_context(memory_plan *plan, const model_config *c, const plan_
     }
     /* A context that is ours to choose leaves half of what is free to others. */
     uint64_t left = r->ram_bytes - fixed;
-    uint64_t fit = (r->n_context == 0 ? left / 2 : left) / page;
-    if (fit == 0) fit = 1;
+    uint64_t experts = 0, largest = 0;
+    expert_bytes(c, w, &experts, &largest);
+    uint64_t least = plan_least_records(c) * slot_bytes(largest);
     uint32_t wish = r->n_context != 0 ? r->n_context : c->n_context;
     uint64_t each = ((uint64_t)wish + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
+    uint64_t fewest = r->n_context != 0 ? each : 1; /* pages without which there is no use */
+    if (experts > left && left > least && (left - least) / page >= fewest) left -= least;
+    uint64_t fit = (r->n_context == 0 ? left / 2 : left) / page;
+    if (fit == 0) fit = 1;
     if (r->n_context != 0 && fit < each) {
         return error_set(err, STATUS_NO_MEMORY,
                          "ctx = %u needs %.0f MiB of KV pages, %.0f MiB are left of %.0f MiB",
@@ -214,9 +257,20 @@ static status plan_context(memory_plan *plan, const model_config *c, const plan_
     return STATUS_OK;
 }
 
+/* The page cache holds the experts where it can; else they have an arena of their own. */
+static status plan_cpu_records(memory_plan *plan, const model_config *c, const model_weights *w,
+                               const plan_request *r, error *err) {
+    uint64_t experts = 0, largest = 0, needed = needed_bytes(plan);
+    expert_bytes(c, w, &experts, &largest);
+    if (needed + experts <= r->ram_bytes) return STATUS_OK;
+    uint64_t left = needed < r->ram_bytes ? r->ram_bytes - needed : 0;
+    experts_stay_on_disk(plan);
+    return plan_records(plan, c, r, left, slot_bytes(largest), PLAN_RAM, err);
+}
+
 /* --- on a GPU --- */
 
-enum { DRIVER_MIB = 672, AUTO_CONTEXT = 32768, VRAM_HEAD_ROOM_MIB = 512 };
+enum { DRIVER_MIB = 672, DRIVER_RAM_MIB = 384, AUTO_CONTEXT = 32768, VRAM_HEAD_ROOM_MIB = 512 };
 
 status plan_vram_budget(plan_request *request, uint64_t vram_mib, error *err) {
     if (request->backend != BACKEND_CUDA) return STATUS_OK;
@@ -326,14 +380,6 @@ static void add_cuda_host_lines(memory_plan *plan, const model_config *c,
         (void)snprintf(note, NOTE_BYTES, "%" PRIu64 " of up to %" PRIu64 " bytes",
                        plan->n_experts_total, largest);
     }
-    /* With room for it twice over, every record waits ready for its journey. */
-    uint64_t records = plan->n_experts_total * cuda_record_bytes(w);
-    plan->pins_experts =
-        c->moe && plan->n_slots < plan->n_experts_total && records <= r->ram_bytes / 2;
-    if (plan->pins_experts) {
-        note = add_line(plan, "expert records", PLAN_PINNED, records);
-        (void)snprintf(note, NOTE_BYTES, "ready for the bus");
-    }
     note = add_line(plan, "staging", PLAN_PINNED, CUDA_STAGING_BYTES);
     (void)snprintf(note, NOTE_BYTES, "weights on their way to VRAM");
     uint64_t logits = (uint64_t)c->n_vocab * (8 * (uint64_t)plan->max_outputs + 4 + 8);
@@ -342,7 +388,23 @@ static void add_cuda_host_lines(memory_plan *plan, const model_config *c,
     uint64_t room = r->ram_bytes / 50;
     note = add_line(plan, "head room", PLAN_RAM, room < HEAD_ROOM_MAX ? room : HEAD_ROOM_MAX);
     (void)snprintf(note, NOTE_BYTES, "requests, code, buffers of the link");
-    plan->needed_bytes = needed_bytes(plan);
+    room = r->ram_bytes / 16;
+    uint64_t most = (uint64_t)DRIVER_RAM_MIB << 20;
+    note = add_line(plan, "driver", PLAN_RAM, room < most ? room : most);
+    (void)snprintf(note, NOTE_BYTES, "its own host memory, an estimate");
+}
+
+/* Every record waits ready for its journey, or as many as there is room for. */
+static status plan_cuda_records(memory_plan *plan, const model_config *c,
+                                const model_weights *w, const plan_request *r, error *err) {
+    uint64_t record = cuda_record_bytes(w), all = plan->n_experts_total * record;
+    uint64_t needed = needed_bytes(plan);
+    uint64_t left = needed < r->ram_bytes ? r->ram_bytes - needed : 0;
+    if (!c->moe) return STATUS_OK;
+    plan->pins_experts = plan->n_slots < plan->n_experts_total && all <= r->ram_bytes / 2;
+    if (!plan->pins_experts) experts_stay_on_disk(plan);
+    if (plan->n_slots == plan->n_experts_total) return STATUS_OK;
+    return plan_records(plan, c, r, left, record, PLAN_PINNED, err);
 }
 
 static status plan_cuda(memory_plan *plan, const model_config *c, const model_weights *w,
@@ -361,6 +423,9 @@ static status plan_cuda(memory_plan *plan, const model_config *c, const model_we
                          c->moe ? "; below one token's experts there is no use" : "");
     }
     add_cuda_host_lines(plan, c, w, r);
+    status records = plan_cuda_records(plan, c, w, r, err);
+    if (records != STATUS_OK) return records;
+    plan->needed_bytes = needed_bytes(plan);
     if (plan->needed_bytes > r->ram_bytes) {
         return error_set(err, STATUS_NO_MEMORY,
                          "memory: %.0f MiB are needed, %.0f MiB may be used",
@@ -387,14 +452,16 @@ status plan_make(memory_plan *out, const model_config *config, const model_weigh
     if (rc != STATUS_OK) return rc;
     if (request->backend == BACKEND_CUDA) return plan_cuda(out, config, weights, request, err);
     add_fixed_lines(out, config, weights, request);
-    rc = plan_context(out, config, request, err);
+    rc = plan_context(out, config, weights, request, err);
+    if (rc == STATUS_OK && config->moe)
+        rc = plan_cpu_records(out, config, weights, request, err);
     if (rc != STATUS_OK) return rc;
     out->needed_bytes = needed_bytes(out);
     return STATUS_OK;
 }
 
 size_t plan_print(const memory_plan *plan, char *out, size_t cap) {
-    static const char *const places[] = {"mapped", "ram", "pinned", "vram", "vram"};
+    static const char *const places[] = {"mapped", "disk", "ram", "pinned", "vram", "vram"};
     size_t n = 0;
     for (size_t i = 0; i <= plan->n_lines; i++) {
         char *at = n < cap ? out + n : NULL;

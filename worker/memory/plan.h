@@ -30,6 +30,7 @@ typedef struct plan_request {
 
 typedef enum plan_place {
     PLAN_MAPPED, /* pages of the model file, which the kernel can drop and read again */
+    PLAN_DISK,   /* read from the file when needed, past the page cache */
     PLAN_RAM,
     PLAN_PINNED, /* RAM that the GPU reads by itself */
     PLAN_VRAM,
@@ -43,14 +44,17 @@ typedef struct plan_line {
     char note[96];
 } plan_line;
 
-enum { PLAN_MAX_LINES = 16 };
+enum { PLAN_MAX_LINES = 16, PLAN_RECORDS_UNDER_WAY = 16 };
 
 typedef struct memory_plan {
     uint32_t n_context;
     uint32_t n_pages;
     uint32_t n_states;
-    uint32_t n_slots;  /* 0: experts are read where they lie */
-    bool pins_experts; /* on a GPU: every expert's record stays in pinned RAM */
+    uint32_t n_slots;      /* 0: experts are read where they lie */
+    bool pins_experts;     /* on a GPU: every expert's record stays in pinned RAM, and there is
+                        * room for the file's pages beside them */
+    uint32_t host_records; /* experts kept in RAM; fewer than all: the others on disk.  0: none,
+                            * the page cache does it, or all are in VRAM */
     uint32_t chunk_tokens;
     uint32_t max_rows;
     uint32_t max_outputs;
@@ -69,6 +73,9 @@ status plan_make(memory_plan *out, const model_config *config, const model_weigh
 /* The VRAM that a request for a GPU may plan with: vram_mib where it is given, else what is
  * free now less head room.  Nothing to do for the CPU. */
 status plan_vram_budget(plan_request *request, uint64_t vram_mib, error *err);
+
+/* Records that a tier above the disk has at least: a layer's experts and some under way. */
+uint32_t plan_least_records(const model_config *config);
 
 /* Bytes of one KV page, all full-attention layers. */
 uint64_t plan_page_bytes(const model_config *config, kv_type kv);

@@ -2,6 +2,7 @@
 #include "worker/model/model.h"
 
 #include "worker/backend.h"
+#include "worker/memory/host_tier.h"
 #include "worker/model/forward.h"
 #include "worker/model/weights.h"
 #include <stdio.h>
@@ -298,6 +299,18 @@ void model_set_tap(model *m, model_tap tap, void *context) {
     }
     m->pass.tap = tap;
     m->pass.tap_context = context;
+}
+
+void model_stats_add_host(model_stats *out, const host_tier *host) {
+    if (host == NULL) return;
+    host_tier_counts counts;
+    host_tier_count(host, &counts);
+    out->host_fetches = counts.fetches;
+    out->disk_misses = counts.misses;
+    out->disk_bytes = counts.disk_bytes;
+    out->disk_wait_ns = counts.wait_ns;
+    out->disk_direct = counts.direct;
+    out->host_received = counts.received;
 }
 
 void model_read_stats(const model *m, model_stats *out) {

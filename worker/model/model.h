@@ -34,6 +34,12 @@ typedef enum activation_type { ACTIVATIONS_INT8, ACTIVATIONS_F32 } activation_ty
  * decoding rows, all computed on the CPU, and no slot filled. */
 typedef enum cpu_lane { CPU_LANE_OFF, CPU_LANE_ON, CPU_LANE_ALL } cpu_lane;
 
+/* Told on the caller's thread while a model opens: bytes read of those to read. */
+typedef struct model_progress {
+    void (*report)(void *context, uint64_t n_bytes, uint64_t n_total); /* or NULL */
+    void *context;
+} model_progress;
+
 typedef struct model_params {
     backend_kind backend;
     uint32_t n_threads;
@@ -48,6 +54,10 @@ typedef struct model_params {
     cpu_lane lane;
     bool pin_experts;           /* cuda: keep every expert's record in pinned RAM */
     uint32_t inserts_per_layer; /* cap of experts brought into slots a layer and step */
+    /* Records of experts kept in RAM above the disk; 0: the page cache does it (cpu). */
+    uint32_t host_records;
+    uint32_t n_loaders; /* threads that read from disk; 0: as many as usual */
+    model_progress progress;
 } model_params;
 
 typedef struct model model;
@@ -70,6 +80,14 @@ typedef struct model_stats {
     uint64_t tokens;             /* rows run */
     uint64_t steps;
     uint64_t launches; /* kernels launched; 0 on the CPU */
+    /* Records between RAM and disk; 0 where there are none. */
+    uint64_t host_fetches;
+    uint64_t disk_misses; /* records read from disk */
+    uint64_t disk_bytes;  /* read past the page cache, whole blocks, loading included */
+    uint64_t disk_wait_ns;
+    uint64_t host_received; /* records that slots gave back to RAM */
+    bool disk_direct;       /* O_DIRECT went */
+    uint64_t pinned_bytes;  /* the driver's host memory, which is not resident memory */
 } model_stats;
 
 /* Look into a step (tests, --dump): called with what a layer gave.  what is
