@@ -32,6 +32,13 @@ __device__ __forceinline__ void launch_begin() {
 #endif
 }
 
+/* Ask for a line of 128 bytes in the L2 cache.  Only worth it where launch_begin() waits. */
+__device__ __forceinline__ void prefetch_line(const void *p) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#endif
+}
+
 /* Volatile, so that loads of weights written before a wait stay before it. */
 __device__ __forceinline__ uint4 load16(const void *p) {
     uint4 v;
@@ -98,6 +105,10 @@ __device__ __forceinline__ void mma_k32(int (&c)[4], const uint32_t (&a)[4],
 #endif
 }
 
+__device__ __forceinline__ void atomic_max_u64(uint64_t *p, uint64_t v) {
+    atomicMax((unsigned long long *)p, (unsigned long long)v);
+}
+
 /* The largest, the smallest of a warp's words. */
 __device__ __forceinline__ uint32_t warp_max_u32(uint32_t v) {
 #if __CUDA_ARCH__ >= 800
@@ -121,6 +132,12 @@ enum { WARP = 32 };
 
 DEVICE uint32_t lane_index() {
     return threadIdx.x % WARP;
+}
+
+/* A warp asks for bytes that it will read after the wait. */
+DEVICE void prefetch_warp(const unsigned char *p, uint64_t bytes) {
+    for (uint64_t at = lane_index() * 128; at < bytes; at += WARP * 128)
+        prefetch_line(p + at);
 }
 
 /* Over groups of `width` neighbouring lanes, a power of two; every lane gets the result. */

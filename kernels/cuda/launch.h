@@ -43,8 +43,7 @@
     X(attention_split)                                                                         \
     X(attention_combine)                                                                       \
     X(attention_tile)                                                                          \
-    X(argmax)                                                                                  \
-    X(repack_q6_k)
+    X(argmax)
 
 #define CUDA_KERNEL_ID(name) CUDA_KERNEL_##name,
 typedef enum cuda_kernel { CUDA_KERNELS(CUDA_KERNEL_ID) CUDA_KERNEL_COUNT } cuda_kernel;

@@ -1,15 +1,15 @@
 /* matvec.cu - out = W x for one to eight rows of activations; kernels/cuda/matvec.h.
  *
- * Shapes  see matvec.h; a warp takes one row at a time of the segments' rows in turn, and loads
- *         the next 32 x 32 weights while it multiplies the present ones.
+ * Shapes  see matvec.h; a warp takes one row at a time of the segments' rows in turn, a piece
+ *         (piece.cuh) a lane, and the next pieces load while it multiplies the present one.
  * Launch  grid (blocks, groups of tokens), block 256, dynamic shared memory for the activations
  *         (matvec_choose); persistent: blocks stride over the rows.
  * Cost    one read of the weights for every T tokens: bound by bandwidth.
  * Oracle  kernels/cpu/dequantize.c with the same quantized activations, in float64; compared in
  *         tests/kernels/test_cuda_matvec.cc.
  */
-#include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/matvec.h"
+#include "kernels/cuda/piece.cuh"
 
 /* The segment of a row counted over all segments; row becomes its own. */
 DEVICE uint32_t segment_of(const matvec_args &a, uint32_t &row) {
@@ -57,37 +57,79 @@ DEVICE void finish_row(const matvec_segment &g, uint32_t first, uint32_t n, uint
     }
 }
 
-/* Rows row, row + step, ... of a segment; of each the lane takes the units lane, lane + 32, ...
- * The next unit, of this row or the next one, is loaded when the present one has been decoded. */
-template <int TYPE, int T>
-DEVICE void matvec_rows(const matvec_segment &g, const matrix_view &m, const shared_acts &x,
-                        uint32_t first, uint32_t n, uint32_t row, uint32_t step) {
-    const uint32_t rounds = (x.n_units + WARP - 1) / WARP;
-    const uint32_t lane = lane_index();
-    uint32_t unit = lane, round = 0;
-    raw_unit raw = {}; /* defined on every path, or it would hold registers in all of them */
-    float acc[T] = {};
-    if (row < g.n_rows && unit < x.n_units) unit_load<TYPE>(m, matrix_row(m, row), unit, raw);
-#pragma unroll 1
-    while (row < g.n_rows) {
-        weight_unit w = {};
-        const uint32_t at = unit, done = row;
-        if (at < x.n_units) unit_decode<TYPE, true>(raw, at, w);
-        const bool last = ++round == rounds;
-        unit += WARP;
-        if (last) {
-            unit = lane;
-            row += step;
-            round = 0;
-        }
-        if (row < g.n_rows && unit < x.n_units)
-            unit_load<TYPE>(m, matrix_row(m, row), unit, raw);
-        if (at < x.n_units) {
+/* A warp's walk over rows: the lane takes the pieces lane, lane + 32, ... of row, row + step,
+ * ..., and PIECES_AHEAD of them are on their way at any time. */
+enum { PIECES_AHEAD = 2 };
+
+typedef struct walk {
+    uint32_t row, piece;
+} walk;
+
+template <int TYPE>
+DEVICE void walk_load(const matvec_segment &g, const matrix_view &m, const walk &at,
+                      raw_piece &raw) {
+    if (at.row < g.n_rows && at.piece < pieces_of_row<TYPE>(m.n_cols))
+        piece_load<TYPE>(row_of_pieces(m, at.row), at.piece, raw);
+}
+
+template <int TYPE> DEVICE void walk_on(const matrix_view &m, uint32_t step, walk &at) {
+    at.piece += WARP;
+    if (at.piece - lane_index() < pieces_of_row<TYPE>(m.n_cols)) return;
+    at.piece = lane_index();
+    at.row += step;
+}
+
+/* The first pieces of a warp's first segment. */
+template <int TYPE>
+DEVICE void walk_begin(const matvec_segment &g, const matrix_view &m, uint32_t row,
+                       uint32_t step, raw_piece (&raw)[PIECES_AHEAD]) {
+    walk next = {row, lane_index()};
 #pragma unroll
-            for (int t = 0; t < T; t++)
-                acc[t] = unit_dot(w, x, (uint32_t)t, at, acc[t]);
+    for (uint32_t k = 0; k < PIECES_AHEAD; k++) {
+        walk_load<TYPE>(g, m, next, raw[k]);
+        walk_on<TYPE>(m, step, next);
+    }
+}
+
+template <int TYPE, int T>
+DEVICE void matvec_pieces(const matvec_segment &g, const matrix_view &m, const piece_acts &x,
+                          uint32_t first, uint32_t n, uint32_t row, uint32_t step,
+                          raw_piece (&raw)[PIECES_AHEAD]) {
+    walk at = {row, lane_index()}, next = at;
+    float acc[T] = {};
+#pragma unroll
+    for (uint32_t k = 0; k < PIECES_AHEAD; k++)
+        walk_on<TYPE>(m, step, next);
+#pragma unroll 1
+    while (at.row < g.n_rows) {
+#pragma unroll
+        for (uint32_t k = 0; k < PIECES_AHEAD; k++) {
+            if (at.row >= g.n_rows) break;
+            if (at.piece < pieces_of_row<TYPE>(m.n_cols))
+                piece_dot<TYPE, T>(raw[k], at.piece, x, acc);
+            walk_load<TYPE>(g, m, next, raw[k]);
+            walk_on<TYPE>(m, step, next);
+            const uint32_t done = at.row;
+            walk_on<TYPE>(m, step, at);
+            if (at.row != done) finish_row<T>(g, first, n, done, acc);
         }
-        if (last) finish_row<T>(g, first, n, done, acc);
+    }
+}
+
+/* Types in units of 32 columns. */
+template <int TYPE, int T>
+DEVICE void matvec_units(const matvec_segment &g, const matrix_view &m, const piece_acts &x,
+                         uint32_t first, uint32_t n, uint32_t row, uint32_t step) {
+    for (; row < g.n_rows; row += step) {
+        float acc[T] = {};
+        for (uint32_t u = lane_index(); u < m.n_cols / 32; u += WARP) {
+            weight_unit w;
+            raw_unit raw;
+            unit_load<TYPE>(m, matrix_row(m, row), u, raw);
+            unit_decode<TYPE, true>(raw, u, w);
+            unit_dot_pieces<T>(w, u, x, acc);
+        }
+        finish_row<T>(g, first, n, row, acc);
     }
 }
 
@@ -95,47 +137,73 @@ DEVICE void matvec_rows(const matvec_segment &g, const matrix_view &m, const sha
  * since the call that decodes rare ones would cost those their registers. */
 template <bool RARE>
 DEVICE void matvec_slow_rows(const matvec_args &a, const matvec_segment &g,
-                             const matrix_view &m, const shared_acts &x, uint32_t first,
+                             const matrix_view &m, const piece_acts &x, uint32_t first,
                              uint32_t n, uint32_t row, uint32_t step) {
     const uint32_t lane = lane_index();
     for (; row < g.n_rows; row += step) {
         for (uint32_t t = 0; t < n; t++) {
-            float acc = 0;
+            float acc[1] = {};
             if (is_float_type(m.type)) {
-                acc = dot_float(m.type, matrix_row(m, row), a.x + (first + t) * a.x_stride,
-                                a.n_cols, lane, WARP);
+                acc[0] = dot_float(m.type, matrix_row(m, row), a.x + (first + t) * a.x_stride,
+                                   a.n_cols, lane, WARP);
             } else if (RARE) {
-                for (uint32_t u = lane; u < x.n_units; u += WARP) {
+                const piece_acts own = {x.q + t * 2 * x.plane, x.factor + t * 2 * x.plane,
+                                        x.plane};
+                for (uint32_t u = lane; u < m.n_cols / 32; u += WARP) {
                     weight_unit w;
                     unit_any(m, matrix_row(m, row), u, w);
-                    acc = unit_dot(w, x, t, u, acc);
+                    unit_dot_pieces<1>(w, u, own, acc);
                 }
             }
-            acc = lanes_sum(acc);
-            if (lane == 0) segment_store(g, first + t, row, acc);
+            const float sum = lanes_sum(acc[0]);
+            if (lane == 0) segment_store(g, first + t, row, sum);
         }
     }
 }
 
+/* Begin a segment: what a warp needs of it before the activations are there. */
+DEVICE void segment_begin(const matvec_args &a, uint32_t s, uint32_t row, uint32_t step,
+                          raw_piece (&raw)[PIECES_AHEAD]) {
+    const matrix_view m = segment_view(a, s);
+    const matvec_segment &g = a.segments[s];
+    if (m.type == QUANT_Q4_K) walk_begin<QUANT_Q4_K>(g, m, row, step, raw);
+    if (m.type == QUANT_Q5_K) walk_begin<QUANT_Q5_K>(g, m, row, step, raw);
+    if (m.type == CUDA_Q6_K_SPLIT) walk_begin<CUDA_Q6_K_SPLIT>(g, m, row, step, raw);
+}
+
 template <int T, bool RARE>
-DEVICE void matvec_segment_rows(const matvec_args &a, uint32_t s, const shared_acts &x,
-                                uint32_t first, uint32_t n, uint32_t row, uint32_t step) {
+DEVICE void segment_rows(const matvec_args &a, uint32_t s, const piece_acts &x, uint32_t first,
+                         uint32_t n, uint32_t row, uint32_t step,
+                         raw_piece (&raw)[PIECES_AHEAD]) {
     const matrix_view m = segment_view(a, s);
     const matvec_segment &g = a.segments[s];
     if (RARE) return matvec_slow_rows<true>(a, g, m, x, first, n, row, step);
     switch (m.type) {
     case QUANT_Q4_K:
-        return matvec_rows<QUANT_Q4_K, T>(g, m, x, first, n, row, step);
+        return matvec_pieces<QUANT_Q4_K, T>(g, m, x, first, n, row, step, raw);
     case QUANT_Q5_K:
-        return matvec_rows<QUANT_Q5_K, T>(g, m, x, first, n, row, step);
-    case QUANT_Q6_K:
-        return matvec_rows<QUANT_Q6_K, T>(g, m, x, first, n, row, step);
+        return matvec_pieces<QUANT_Q5_K, T>(g, m, x, first, n, row, step, raw);
     case CUDA_Q6_K_SPLIT:
-        return matvec_rows<CUDA_Q6_K_SPLIT, T>(g, m, x, first, n, row, step);
+        return matvec_pieces<CUDA_Q6_K_SPLIT, T>(g, m, x, first, n, row, step, raw);
+    case QUANT_Q6_K:
+        return matvec_units<QUANT_Q6_K, T>(g, m, x, first, n, row, step);
     case QUANT_Q8_0:
-        return matvec_rows<QUANT_Q8_0, T>(g, m, x, first, n, row, step);
+        return matvec_units<QUANT_Q8_0, T>(g, m, x, first, n, row, step);
     default:
         return matvec_slow_rows<false>(a, g, m, x, first, n, row, step);
+    }
+}
+
+/* The warp's first rows, of all segments, go to the L2 cache while the launch before ends. */
+enum { ROWS_AHEAD = 4 };
+
+DEVICE void prefetch_rows(const matvec_args &a, uint32_t row, uint32_t step) {
+    for (uint32_t k = 0, s = 0; k < ROWS_AHEAD; k++, row += step) {
+        for (; s < a.n_segments && row >= a.segments[s].n_rows; s++)
+            row -= a.segments[s].n_rows;
+        if (s == a.n_segments) return;
+        const matvec_segment &g = a.segments[s];
+        prefetch_warp((const unsigned char *)g.weights + row * g.row_bytes, g.row_bytes);
     }
 }
 
@@ -144,23 +212,28 @@ DEVICE void matvec_segment_rows(const matvec_args &a, uint32_t s, const shared_a
 template <int T, bool RARE> DEVICE void matvec_body(const matvec_args &a) {
     DYNAMIC_SHARED(shared);
     const uint32_t warps = blockDim.x / WARP, step = gridDim.x * warps;
-    uint32_t row = blockIdx.x * warps + threadIdx.x / WARP;
-    const uint32_t begin = segment_of(a, row);
-    launch_begin();
     const uint32_t first = blockIdx.y * T, left = a.n_tokens - first;
     const uint32_t n = left < T ? left : T;
-    shared_acts x = {shared, 0, 0};
+    uint32_t row = blockIdx.x * warps + threadIdx.x / WARP;
+    raw_piece raw[PIECES_AHEAD] = {}; /* defined on every path */
+    uint32_t s = segment_of(a, row);
+    if (!RARE) segment_begin(a, s, row, step, raw);
+    prefetch_rows(a, blockIdx.x * warps + threadIdx.x / WARP, step);
+    launch_begin();
+    piece_acts x = {shared, 0, 0};
     if (wants_acts(a))
-        x = acts_copy(shared, (const unsigned char *)a.act + first * a.act_stride, a.act_stride,
-                      a.n_cols, n);
+        x = piece_acts_copy(shared, (const unsigned char *)a.act + first * a.act_stride,
+                            a.act_stride, a.n_cols, n);
     __syncthreads();
 #pragma unroll 1
-    for (uint32_t s = begin; s < a.n_segments; s++) {
-        const uint32_t n_rows = a.segments[s].n_rows;
-        matvec_segment_rows<T, RARE>(a, s, x, first, n, row, step);
+    while (true) {
+        segment_rows<T, RARE>(a, s, x, first, n, row, step, raw);
         /* The warp's first row in the next segment. */
+        const uint32_t n_rows = a.segments[s].n_rows;
         const uint32_t done = row < n_rows ? (n_rows - row + step - 1) / step : 0;
         row = row + done * step - n_rows;
+        if (++s >= a.n_segments) return;
+        if (!RARE) segment_begin(a, s, row, step, raw);
     }
 }
 
@@ -200,10 +273,10 @@ KERNEL(matvec_float, matvec_args, MATVEC_BLOCK) {
     }
 }
 
-KERNEL_FIT(matvec_1, matvec_args, MATVEC_BLOCK, 4) {
+KERNEL_FIT(matvec_1, matvec_args, MATVEC_BLOCK, 3) {
     matvec_body<1, false>(a);
 }
-KERNEL_FIT(matvec_2, matvec_args, MATVEC_BLOCK, 3) {
+KERNEL_FIT(matvec_2, matvec_args, MATVEC_BLOCK, 2) {
     matvec_body<2, false>(a);
 }
 KERNEL_FIT(matvec_4, matvec_args, MATVEC_BLOCK, 2) {

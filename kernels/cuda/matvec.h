@@ -53,10 +53,15 @@ static inline int matvec_is_common(uint32_t type) {
            type == QUANT_Q6_K || type == CUDA_Q6_K_SPLIT || type == QUANT_Q8_0;
 }
 
+/* Shared memory of a row of activations, whose last 256 columns may be part (piece.cuh). */
+static inline uint64_t matvec_shared_bytes(uint32_t n_cols) {
+    return cuda_act_row_bytes((n_cols + 255) / 256 * 256);
+}
+
 /* How many tokens a block takes at once: as many as fit in 48 KB. */
 static inline uint32_t matvec_tokens(const matvec_args *a) {
     uint32_t t = MATVEC_MAX_TOKENS;
-    const uint64_t row = a->act != NULL ? cuda_act_row_bytes(a->n_cols) : 0;
+    const uint64_t row = a->act != NULL ? matvec_shared_bytes(a->n_cols) : 0;
     while (t > 1 && (t / 2 >= a->n_tokens || t * row > 48 * 1024))
         t /= 2;
     return t;
@@ -84,12 +89,12 @@ static inline cuda_kernel matvec_choose(const matvec_args *a, uint32_t n_sms, cu
     if (kernel == CUDA_KERNEL_matvec_any || kernel == CUDA_KERNEL_matvec_f32) tokens = 1;
     /* As many blocks as can be resident (the kernels' launch bounds): one more would wait for
      * a whole walk over the rows. */
-    const uint32_t resident = tokens >= 4 ? 2 : tokens > 1 ? 3 : 4;
+    const uint32_t resident = tokens > 1 ? 2 : 3;
     const uint32_t blocks = cuda_ceil_div(rows, MATVEC_BLOCK / 32), most = resident * n_sms;
     *out = cuda_shape_of(blocks < most ? blocks : most, cuda_ceil_div(a->n_tokens, tokens),
                          MATVEC_BLOCK);
     if (quantized && kernel != CUDA_KERNEL_matvec_f32)
-        out->shared_bytes = (uint32_t)(tokens * cuda_act_row_bytes(a->n_cols));
+        out->shared_bytes = (uint32_t)(tokens * matvec_shared_bytes(a->n_cols));
     return kernel;
 }
 

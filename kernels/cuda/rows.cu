@@ -42,16 +42,9 @@ KERNEL(quantize, quantize_args, 256) {
 }
 
 /* A thread keeps the first NORM_HELD of its values in registers, and their weights, which are
- * loaded before the wait for x; longer rows are read a second time. */
-enum { NORM_BLOCK = 1024, NORM_HELD = 2 };
-
-DEVICE float norm_input(const norm_args &a, float *x, uint32_t i) {
-    float v = __ldcg(x + i);
-    if (a.delta == 0) return v;
-    v += __ldcg(a.delta + blockIdx.x * a.delta_stride + i);
-    x[i] = v;
-    return v;
-}
+ * loaded before the wait for x; of longer rows the rest is read a second time.  Every block of a
+ * row makes its sum; the values that it then writes are every gridDim.y-th NORM_BLOCK of them. */
+enum { NORM_HELD = 8 };
 
 /* Lanes of a warp that is not whole come here only where act is NULL. */
 DEVICE void norm_output(const norm_args &a, uint32_t i, float v) {
@@ -62,35 +55,41 @@ DEVICE void norm_output(const norm_args &a, uint32_t i, float v) {
 }
 
 KERNEL(rmsnorm, norm_args, NORM_BLOCK) {
-    __shared__ float parts[WARP];
+    __shared__ float parts[NORM_BLOCK / WARP];
     float held[NORM_HELD], weight[NORM_HELD], sum = 0;
 #pragma unroll
     for (uint32_t k = 0; k < NORM_HELD; k++) {
         const uint32_t i = threadIdx.x + k * NORM_BLOCK;
-        weight[k] = i < a.dim ? __uint_as_float(load4(a.weight + i)) : 0.0f;
+        const bool mine = i < a.dim && k % gridDim.y == blockIdx.y;
+        weight[k] = mine ? __uint_as_float(load4(a.weight + i)) : 0.0f;
     }
     launch_begin();
-    float *x = a.x + (a.rows != 0 ? __ldcg(a.rows + blockIdx.x) : blockIdx.x) * a.x_stride;
+    const float *x =
+        a.x + (a.rows != 0 ? __ldcg(a.rows + blockIdx.x) : blockIdx.x) * a.x_stride;
 #pragma unroll
     for (uint32_t k = 0; k < NORM_HELD; k++) {
         const uint32_t i = threadIdx.x + k * NORM_BLOCK;
-        held[k] = i < a.dim ? norm_input(a, x, i) : 0.0f;
+        held[k] = i < a.dim ? __ldcg(x + i) : 0.0f;
     }
 #pragma unroll
     for (uint32_t k = 0; k < NORM_HELD; k++)
         sum = fmaf(held[k], held[k], sum);
     for (uint32_t i = threadIdx.x + NORM_HELD * NORM_BLOCK; i < a.dim; i += NORM_BLOCK) {
-        const float v = norm_input(a, x, i);
+        const float v = __ldcg(x + i);
         sum = fmaf(v, v, sum);
     }
     const float scale = 1.0f / sqrtf(block_sum(sum, parts) / (float)a.dim + a.eps);
 #pragma unroll
     for (uint32_t k = 0; k < NORM_HELD; k++) {
         const uint32_t i = threadIdx.x + k * NORM_BLOCK;
-        if (i < a.dim) norm_output(a, i, held[k] * scale * weight[k]);
+        if (i < a.dim && k % gridDim.y == blockIdx.y)
+            norm_output(a, i, held[k] * scale * weight[k]);
     }
-    for (uint32_t i = threadIdx.x + NORM_HELD * NORM_BLOCK; i < a.dim; i += NORM_BLOCK)
-        norm_output(a, i, __ldcg(x + i) * scale * a.weight[i]);
+    for (uint32_t k = NORM_HELD; k * NORM_BLOCK < a.dim; k++) {
+        const uint32_t i = threadIdx.x + k * NORM_BLOCK;
+        if (i < a.dim && k % gridDim.y == blockIdx.y)
+            norm_output(a, i, __ldcg(x + i) * scale * a.weight[i]);
+    }
 }
 
 KERNEL(swiglu, swiglu_q8_args, 256) {
@@ -106,49 +105,27 @@ KERNEL(swiglu, swiglu_q8_args, 256) {
     }
 }
 
-/* Keys of 64 bits: the value's order, then the index turned round, so that the largest key is
- * the lowest index among the largest values. */
-DEVICE uint64_t argmax_key(float x, uint32_t i) {
-    const uint32_t order = order_key(x);
-    return order == 0 ? 0 : (uint64_t)order << 32 | (uint32_t)~i;
-}
-
 DEVICE uint64_t larger_key(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-KERNEL(argmax, argmax_args, 1024) {
-    __shared__ uint64_t best[WARP];
+KERNEL(argmax, argmax_args, ARGMAX_BLOCK) {
+    __shared__ uint64_t best[ARGMAX_BLOCK / WARP];
     launch_begin();
     const float *x = a.x + blockIdx.x * a.stride;
     uint64_t key = 0;
 #pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < a.n; i += blockDim.x)
-        key = larger_key(key, argmax_key(__ldcg(x + i), i));
+    for (uint32_t i = blockIdx.y * ARGMAX_BLOCK + threadIdx.x; i < a.n;
+         i += gridDim.y * ARGMAX_BLOCK) {
+        const uint32_t order = order_key(__ldcg(x + i));
+        key = larger_key(key, order == 0 ? 0 : (uint64_t)order << 32 | (uint32_t)~i);
+    }
     for (int m = WARP / 2; m > 0; m /= 2)
         key = larger_key(key, __shfl_xor_sync(FULL_WARP, key, m));
     if (lane_index() == 0) best[threadIdx.x / WARP] = key;
     __syncthreads();
     if (threadIdx.x != 0) return;
-    for (uint32_t i = 0; i < blockDim.x / WARP; i++)
+    for (uint32_t i = 0; i < ARGMAX_BLOCK / WARP; i++)
         key = larger_key(key, best[i]);
-    a.index[blockIdx.x] = key == 0 ? -1 : (int32_t) ~(uint32_t)key;
-}
-
-/* A warp's worth of blocks at a time: 105 half words a block. */
-KERNEL(repack_q6_k, repack_args, 128) {
-    launch_begin();
-    const uint64_t begin = (uint64_t)blockIdx.x * 32;
-    for (uint32_t i = threadIdx.x; i < 32 * 105; i += blockDim.x) {
-        const uint64_t block = begin + i / 105;
-        if (block >= a.n_blocks) continue;
-        const uint32_t w = i % 105;
-        const unsigned short v =
-            (unsigned short)load2((const unsigned char *)a.src + block * 210 + 2 * w);
-        unsigned short *dst = (unsigned short *)a.dst;
-        if (w < 104)
-            dst[(a.first + block) * 104 + w] = v;
-        else
-            dst[a.n_all * 104 + a.first + block] = v;
-    }
+    atomic_max_u64(a.keys + blockIdx.x, key);
 }

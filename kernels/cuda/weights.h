@@ -2,8 +2,8 @@
  *
  * A type is a quant_type, read as it stands in the file, or CUDA_Q6_K_SPLIT: the same bytes
  * as Q6_K in another order, so that loads of 16 bytes are aligned.  Of a matrix of n blocks
- * first come n times 208 bytes (ql 128, qh 64, scales 16), then n halves d.  repack_q6_k makes
- * it; src and dst must not overlap.  dst is 16-byte aligned.  row_bytes of a split matrix is
+ * first come n times 208 bytes (ql 128, qh 64, scales 16), then n halves d.  It is
+ * 16-byte aligned.  row_bytes of a split matrix is
  * n_cols / 256 * 208, and `split_d` bytes lead from the first block to the plane of d.
  *
  * Alignment of raw matrices: Q4_K and Q5_K 16 bytes, every other type 2 (Q6_K, Q8_0) or 1
@@ -16,18 +16,5 @@
 #include "kernels/cuda/launch.h"
 
 enum { CUDA_Q6_K_SPLIT = 64 };
-
-typedef struct repack_args {
-    const void *src;
-    void *dst;
-    uint64_t n_blocks; /* in src */
-    uint64_t first;    /* block of dst that the first of src becomes */
-    uint64_t n_all;    /* blocks of the whole matrix: where the plane of d begins */
-} repack_args;
-KERNEL_ARGS_SIZE(repack_args, 40);
-
-static inline cuda_shape repack_shape(const repack_args *a) {
-    return cuda_shape_of((uint32_t)((a->n_blocks + 31) / 32), 1, 128);
-}
 
 #endif

@@ -292,14 +292,14 @@ static void time_rows(void) {
                             .dim = E,
                             .eps = 1e-6f};
     for (int i = 0; i < TIMES; i++)
-        ADD(rmsnorm, rmsnorm_shape(1), norm);
+        ADD(rmsnorm, rmsnorm_shape(&norm, 1), norm);
     report("rmsnorm + q8, 2048", TIMES, 0, 0);
     const router_cuda_args route = {
         {take_floats(N_EXPERTS), take(64), take(64), N_EXPERTS, N_EXPERTS, USED}, NULL};
     for (int i = 0; i < TIMES; i++)
         ADD(router, router_shape(1), route);
     report("router top-8 of 256", TIMES, 0, 0);
-    const argmax_args arg = {take_floats(248320), take(4), 248320, 248320, 1};
+    const argmax_args arg = {take_floats(248320), take(8), 248320, 248320, 1};
     for (int i = 0; i < TIMES; i++)
         ADD(argmax, argmax_shape(&arg), arg);
     report("argmax 248320", TIMES, 248320 * 4, 0);

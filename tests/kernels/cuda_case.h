@@ -208,7 +208,7 @@ double case_argmax(const kernel_device *device);
 double case_matvec(const kernel_device *device);
 double case_matvec_f32(const kernel_device *device);
 double case_matvec_company(const kernel_device *device);
-double case_repack(const kernel_device *device);
+double case_split(const kernel_device *device);
 double case_matmul(const kernel_device *device);
 double case_matmul_f32(const kernel_device *device);
 /* cuda_expert_cases.c */

@@ -22,7 +22,7 @@ const cuda_case cuda_cases[] = {
     {"matvec, every type", case_matvec, 1e-5},
     {"matvec, float32 activations", case_matvec_f32, 1e-5},
     {"matvec, company changes no bits", case_matvec_company, 0},
-    {"repack_q6_k", case_repack, 0},
+    {"matvec, split Q6_K", case_split, 1e-5},
     {"matmul, every type", case_matmul, 1e-5},
     {"matmul, float32 activations", case_matmul_f32, 1e-5},
     {"experts", case_experts, 1e-5},

@@ -187,6 +187,9 @@ static inline uint32_t warp_max_u32(uint32_t v) {
 static inline uint32_t warp_min_u32(uint32_t v) {
     return ~warp_max_u32(~v);
 }
+static inline void atomic_max_u64(uint64_t *p, uint64_t v) {
+    *p = v > *p ? v : *p;
+}
 static inline uint32_t atomicAdd(uint32_t *p, uint32_t v) {
     const uint32_t old = *p;
     *p += v;
@@ -277,5 +280,6 @@ alignas(16) static unsigned char emu_shared[EMU_SHARED];
 #define KERNEL(name, type, threads)             static void name(const type a)
 #define KERNEL_FIT(name, type, threads, blocks) static void name(const type a)
 static inline void launch_begin() {}
+static inline void prefetch_line(const void *) {}
 
 #endif

@@ -1,4 +1,5 @@
 /* cuda_row_cases.c - embedding, norm, SwiGLU, quantizing and argmax of rows; cuda_cases.h. */
+#include "common/half.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
@@ -88,54 +89,49 @@ double case_embed(const kernel_device *device) {
     return most;
 }
 
-static double norm_case(uint32_t dim, bool delta, bool quantized) {
-    enum { ROWS = 3 };
-    buffer *x = floats(ROWS * dim, -2, 2), *d = floats(ROWS * dim, -1, 1);
-    buffer *w = floats(dim, 0.5f, 1.5f), *y = make(ROWS * dim * 4);
-    buffer *act = make(ROWS * cuda_act_row_bytes(dim));
-    buffer *expected = copy_of(x->host, x->bytes), *ey = make(y->bytes);
+static double norm_case(uint32_t dim, uint32_t rows, bool quantized) {
+    buffer *x = floats(rows * dim, -2, 2), *w = floats(dim, 0.5f, 1.5f);
+    buffer *y = make(rows * dim * 4), *ey = make(y->bytes);
+    buffer *act = make(rows * cuda_act_row_bytes(dim)), *order = make(rows * 4);
+    for (uint32_t r = 0; r < rows; r++)
+        ((uint32_t *)order->host)[r] = r;
+    put(order);
     norm_args args = {.x = x->device,
-                      .delta = delta ? d->device : NULL,
                       .weight = w->device,
                       .y = y->device,
                       .act = quantized ? act->device : NULL,
+                      .rows = rows % 2 == 0 ? order->device : NULL,
                       .x_stride = dim,
-                      .delta_stride = dim,
                       .y_stride = dim,
                       .act_stride = cuda_act_row_bytes(dim),
                       .dim = dim,
                       .eps = 1e-6f};
-    LAUNCH(rmsnorm, rmsnorm_shape(ROWS), args);
-    const rmsnorm_args oracle = {.x = expected->host,
-                                 .delta = delta ? d->host : NULL,
+    LAUNCH(rmsnorm, rmsnorm_shape(&args, rows), args);
+    const rmsnorm_args oracle = {.x = x->host,
                                  .weight = w->host,
                                  .y = ey->host,
                                  .x_stride = dim,
-                                 .delta_stride = dim,
                                  .y_stride = dim,
                                  .dim = dim,
                                  .eps = 1e-6f};
-    rmsnorm_rows(CPU_SCALAR, &oracle, 0, ROWS);
-    double most = relative_l2_f(get(y), ey->host, ROWS * dim);
-    most = worse(relative_l2_f(get(x), expected->host, ROWS * dim), most);
+    rmsnorm_rows(CPU_SCALAR, &oracle, 0, rows);
+    double most = relative_l2_f(get(y), ey->host, rows * dim);
     if (quantized) {
-        double *value = doubles_of(ey->host, ROWS * dim);
-        dequantize_acts((const void *)get(act), args.act_stride, ROWS, dim, value);
-        if (!(relative_l2(ey->host, value, ROWS * dim) < 0.01)) return 1;
+        double *value = doubles_of(ey->host, rows * dim);
+        dequantize_acts((const void *)get(act), args.act_stride, rows, dim, value);
+        if (!(relative_l2(ey->host, value, rows * dim) < 0.01)) return 1;
     }
     return most;
 }
 
 double case_rmsnorm(const kernel_device *device) {
+    static const uint32_t dims[] = {50, 96, 2048, 2592}, rows[] = {3, NORM_FEW_ROWS + 2};
     double most = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         begin(device);
-        most = worse(norm_case(i % 2 ? 2048 : 96, i < 2, true), most);
+        most = worse(norm_case(dims[i / 2], rows[i % 2], i >= 2), most);
         end();
     }
-    begin(device);
-    most = worse(norm_case(50, true, false), most);
-    end();
     return most;
 }
 
@@ -164,20 +160,24 @@ double case_swiglu(const kernel_device *device) {
 double case_argmax(const kernel_device *device) {
     begin(device);
     enum { ROWS = 4, N = 5003 };
-    buffer *x = floats(ROWS * N, -9, 3), *index = make(ROWS * sizeof(int32_t));
+    buffer *x = floats(ROWS * N, -9, 3), *keys = make(ROWS * sizeof(uint64_t));
+    memset(keys->host, 0, keys->bytes);
+    put(keys);
     float *v = x->host;
     v[77] = v[4000] = 5;
     v[N + 3] = NAN;
     for (int i = 0; i < N; i++)
         v[2 * N + i] = NAN;
     put(x);
-    const argmax_args args = {x->device, index->device, N, N, ROWS};
+    const argmax_args args = {x->device, keys->device, N, N, ROWS};
     LAUNCH(argmax, argmax_shape(&args), args);
-    const int32_t *found = (const void *)get(index);
+    const uint64_t *found = (const void *)get(keys);
     double wrong = 0;
     for (int r = 0; r < ROWS; r++) {
         const size_t best = vector_argmax(CPU_SCALAR, v + r * N, N);
-        if (found[r] != (best == N ? -1 : (int32_t)best)) wrong++;
+        if (argmax_index(found[r]) != (best == N ? -1 : (int32_t)best)) wrong++;
+        if (best != N && argmax_value_bits(found[r]) != float_to_bits(v[r * N + (int)best]))
+            wrong++;
     }
     end();
     return wrong;
