@@ -18,7 +18,7 @@
  *   route    INPUT_HIDDEN                 -> experts and weights of each row
  *   experts  INPUT_HIDDEN, route          -> added to the residual
  *   final_norm  BUFFER_RESIDUAL           -> INPUT_FINAL, rows that give logits
- *   logits   INPUT_FINAL                  -> the caller's memory; waits
+ *   logits   INPUT_FINAL                  -> the caller's memory, or the batch's best; waits
  *   end      waits for what still runs and says whether the step succeeded
  *
  * A row's results depend on its own sequence alone, bit for bit: neither on the
@@ -74,6 +74,9 @@ typedef struct batch {
     /* [n_layers][n_rows][n_experts_used] ids that replace the router's; NULL: none do. */
     const int32_t *routed;
     bool watched; /* someone looks into the step while it runs */
+    /* [n_outputs], wanted in place of the logits, among the first best_of; NULL: the logits. */
+    model_best *best;
+    uint32_t best_of;
 } batch;
 
 typedef struct projection {
@@ -107,6 +110,8 @@ typedef struct backend_ops {
     void (*final_norm)(backend *b, const weight_vector *weight, input_forms forms);
     status (*logits)(backend *b, const weight_matrix *head, float *out, error *err);
     status (*end)(backend *b, error *err);
+    /* The logits of the last step, which wanted the best alone; NULL: no step may want that. */
+    status (*read_logits)(backend *b, float *out, error *err);
     /* Memory for the logits of a step that needs no copy; NULL: the caller's own does. */
     float *(*logits_memory)(backend *b);
 

@@ -22,7 +22,7 @@ static bool decodes(const batch_run *run) {
     return run->n_rows <= CUDA_FEW_ROWS;
 }
 
-static unsigned char *picture(const backend_cuda *b, uint64_t offset) {
+void *cuda_picture(const backend_cuda *b, uint64_t offset) {
     return b->pinned + (offset - b->layout.work.runs);
 }
 
@@ -30,9 +30,9 @@ static unsigned char *picture(const backend_cuda *b, uint64_t offset) {
 static void add_span(backend_cuda *b, uint32_t first_run, uint32_t end_run) {
     const cuda_work *w = &b->layout.work;
     const batch_view *v = &b->batch.view;
-    batch_run *runs = (batch_run *)(void *)picture(b, w->runs) + first_run;
+    batch_run *runs = (batch_run *)cuda_picture(b, w->runs) + first_run;
     uint32_t first_row = v->runs[first_run].first_row, n_rows = 0;
-    uint32_t *row_run = (uint32_t *)(void *)picture(b, w->row_run) + first_row;
+    uint32_t *row_run = (uint32_t *)cuda_picture(b, w->row_run) + first_row;
     for (uint32_t r = first_run; r < end_run; r++) {
         runs[r - first_run] = v->runs[r];
         runs[r - first_run].first_row -= first_row;
@@ -73,15 +73,17 @@ static void send_batch(backend_cuda *b) {
     const cuda_work *w = &b->layout.work;
     const weight_matrix *table = &b->weights->embedding;
     const batch_view *v = &b->batch.view;
-    memcpy(picture(b, w->pages), v->pages, pages_listed(v) * sizeof(uint32_t));
+    memcpy(cuda_picture(b, w->pages), v->pages, pages_listed(v) * sizeof(uint32_t));
     if (b->batch.n_outputs > 0) {
-        memcpy(picture(b, w->output_rows), b->batch.output_rows,
+        memcpy(cuda_picture(b, w->output_rows), b->batch.output_rows,
                b->batch.n_outputs * sizeof(uint32_t));
+        memset(cuda_picture(b, w->best), 0, b->batch.n_outputs * sizeof(uint64_t));
     }
-    int32_t *ids = (int32_t *)(void *)picture(b, w->embed_ids);
+    int32_t *ids = cuda_picture(b, w->embed_ids);
+    unsigned char *rows = cuda_picture(b, w->embed_rows);
     for (uint32_t i = 0; i < v->n_rows; i++) {
         ids[i] = (int32_t)i;
-        memcpy(picture(b, w->embed_rows) + i * table->row_bytes,
+        memcpy(rows + i * table->row_bytes,
                (const unsigned char *)table->place +
                    (size_t)b->batch.tokens[i] * table->row_bytes,
                table->row_bytes);
@@ -274,6 +276,7 @@ static const backend_ops cuda_ops = {
     .final_norm = cuda_final_norm,
     .logits = cuda_logits,
     .end = cuda_end,
+    .read_logits = cuda_read_logits,
     .logits_memory = cuda_logits_memory,
     .read_residual = cuda_read_residual,
     .read_final = cuda_read_final,
@@ -372,6 +375,7 @@ status backend_cuda_open(backend **out, const model_config *config, model_weight
     b->config = config;
     b->weights = weights;
     b->params = *params;
+    b->no_graphs = params->no_graphs;
     cuda_layout_make(&b->layout, config, weights, params);
     status rc = init_sequences(b, err);
     if (rc != STATUS_OK) goto fail;

@@ -72,6 +72,7 @@ typedef enum cuda_mode { MODE_PLAIN, MODE_RECORD, MODE_REPLAY } cuda_mode;
 
 typedef struct cuda_recording {
     uint32_t n_rows, n_outputs;
+    uint32_t best_of; /* 0: logits are wanted */
     bool routed;
     bool seen;  /* it ran once without being recorded: everything is loaded */
     bool whole; /* it can be replayed */
@@ -110,7 +111,7 @@ typedef struct backend_cuda {
     cuda_experts experts;
     cuda_mode mode; /* of the running step */
     bool capturing;
-    bool no_graphs; /* the driver refused once */
+    bool no_graphs; /* they are not wanted, or the driver refused once */
     uint32_t segment;
     cuda_recording *recording; /* of the running step, in a mode that has one */
     cuda_recording recordings[CUDA_MOST_RECORDINGS];
@@ -185,6 +186,9 @@ void cuda_project(backend *base, backend_input in, const projection *list, size_
 void cuda_gated(backend *base, const weight_matrix *gate, const weight_matrix *up,
                 input_forms forms);
 status cuda_logits(backend *base, const weight_matrix *head, float *out, error *err);
+status cuda_read_logits(backend *base, float *out, error *err);
+/* The host's picture of a part of the batch, what send_batch copies. */
+void *cuda_picture(const backend_cuda *b, uint64_t offset);
 void cuda_delta_net(backend *base, const layer_weights *layer, uint32_t ordinal,
                     input_forms forms);
 void cuda_attention(backend *base, const layer_weights *layer, uint32_t ordinal,

@@ -13,16 +13,18 @@
 static cuda_recording *find_recording(backend_cuda *b) {
     const batch *step = &b->batch;
     bool routed = step->routed != NULL;
+    uint32_t best_of = step->best != NULL ? step->best_of : 0;
     for (size_t i = 0; i < CUDA_MOST_RECORDINGS; i++) {
         cuda_recording *r = &b->recordings[i];
         if (!r->seen) {
             r->n_rows = step->view.n_rows;
             r->n_outputs = step->n_outputs;
+            r->best_of = best_of;
             r->routed = routed;
             return r;
         }
         if (r->n_rows == step->view.n_rows && r->n_outputs == step->n_outputs &&
-            r->routed == routed) {
+            r->best_of == best_of && r->routed == routed) {
             return r;
         }
     }

@@ -12,6 +12,7 @@
 #include "worker/request.h"
 #include "worker/scheduler.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,7 @@ struct engine {
     model_segment *segments;
     float *logits;
     bool owns_logits; /* else the model does */
+    model_best *best; /* [max_outputs], where a step wants no more */
     float *raw_row;   /* a row as the model gave it, for log probabilities */
     sampler_scratch *scratch;
     int32_t *masked; /* ids never sampled, then those that end */
@@ -99,6 +101,7 @@ static status open_model(engine *e, error *err) {
         .n_loaders = e->params.n_loaders,
         .lane = e->params.lane,
         .inserts_per_layer = e->params.inserts_per_layer,
+        .no_graphs = e->params.no_graphs,
     };
     status rc = model_open(&e->model, e->file, &p, err);
     if (rc != STATUS_OK) return rc;
@@ -164,7 +167,9 @@ static status make_step_memory(engine *e, error *err) {
     if (e->owns_logits)
         e->logits = calloc((size_t)e->plan.max_outputs * n_vocab, sizeof *e->logits);
     e->raw_row = calloc(n_vocab, sizeof *e->raw_row);
-    if (e->pieces == NULL || e->segments == NULL || e->logits == NULL || e->raw_row == NULL) {
+    e->best = calloc(e->plan.max_outputs, sizeof *e->best);
+    if (e->pieces == NULL || e->segments == NULL || e->logits == NULL || e->raw_row == NULL ||
+        e->best == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "engine: no memory for steps");
     }
     return STATUS_OK;
@@ -267,6 +272,7 @@ void engine_close(engine *e) {
     }
     sweep(e);
     free(e->masked);
+    free(e->best);
     free(e->raw_row);
     if (e->owns_logits) free(e->logits);
     free(e->segments);
@@ -401,13 +407,56 @@ static void count_step(engine *e, size_t n, uint32_t n_rows, uint64_t begun_ns) 
     engine_rates_add(&e->rates, &step);
 }
 
-static void take_row(engine *e, const scheduler_piece *piece, float *logits) {
+static size_t count_masked(const engine *e, const request *r) {
+    return r->job.ignore_end ? e->n_masked_with_ends : e->n_masked;
+}
+
+/* Whether nobody needs more of a step's logits than the largest of each row. */
+static bool wants_best_alone(const engine *e, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const request *r = e->pieces[i].who->owner;
+        if (!e->pieces[i].wants_logits) continue;
+        if (r->job.logprobs || !sampler_is_plain(choice_of(&e->pieces[i])->draws)) return false;
+    }
+    return model_finds_best(e->model);
+}
+
+/* Whether every row's best may be taken: a number, and not masked. */
+static bool best_will_do(const engine *e, size_t n) {
+    const model_best *best = e->best;
+    for (size_t i = 0; i < n; i++) {
+        if (!e->pieces[i].wants_logits) continue;
+        size_t n_masked = count_masked(e, e->pieces[i].who->owner);
+        if (best->id < 0 || isinf(best->logit)) return false;
+        for (size_t j = 0; j < n_masked; j++) {
+            if (e->masked[j] == best->id) return false;
+        }
+        best++;
+    }
+    return true;
+}
+
+/* Run the step.  *best: of each row that wants logits; NULL where they are in e->logits. */
+static status run_model(engine *e, size_t n, const model_best **best, error *err) {
+    *best = NULL;
+    if (!wants_best_alone(e, n)) return model_step(e->model, e->segments, n, e->logits, err);
+    status rc = model_step_best(e->model, e->segments, n, e->context.n_vocab, e->best, err);
+    if (rc != STATUS_OK) return rc;
+    if (!best_will_do(e, n)) return model_read_logits(e->model, e->logits, err);
+    *best = e->best;
+    return STATUS_OK;
+}
+
+/* best: what the model says of the row, NULL where its logits are here. */
+static void take_row(engine *e, const scheduler_piece *piece, float *logits,
+                     const model_best *best) {
     request *r = piece->who->owner;
     choice *c = choice_of(piece);
     uint32_t n_vocab = e->context.n_vocab;
     if (r->job.logprobs) memcpy(e->raw_row, logits, n_vocab * sizeof *logits);
-    int32_t id = sampler_pick(c->draws, e->scratch, logits, n_vocab, e->masked,
-                              r->job.ignore_end ? e->n_masked_with_ends : e->n_masked);
+    int32_t id = best != NULL ? best->id
+                              : sampler_pick(c->draws, e->scratch, logits, n_vocab, e->masked,
+                                             count_masked(e, r));
     if (id < 0) {
         request_fault f = make_fault(500, "model_error", true, STATUS_DEVICE,
                                      "the model gave no number for any token");
@@ -435,7 +484,8 @@ status engine_step(engine *e, bool *did_work, error *err) {
     *did_work = true;
     uint32_t n_rows = make_segments(e, n, begun_ns);
     error cause = {0};
-    status rc = model_step(e->model, e->segments, n, e->logits, &cause);
+    const model_best *best = NULL;
+    status rc = run_model(e, n, &best, &cause);
     if (rc != STATUS_OK) {
         fail_step(e, n, &cause);
         return error_set(err, rc, "%s", cause.text);
@@ -446,8 +496,10 @@ status engine_step(engine *e, bool *did_work, error *err) {
         const scheduler_piece *piece = &e->pieces[i];
         piece->who->n_run += piece->n_tokens;
         const request *r = piece->who->owner;
-        if (piece->wants_logits && !r->over) take_row(e, piece, row);
-        if (piece->wants_logits) row += model_configuration(e->model)->n_vocab;
+        if (!piece->wants_logits) continue;
+        if (!r->over) take_row(e, piece, row, best);
+        row += model_configuration(e->model)->n_vocab;
+        if (best != NULL) best++;
     }
     sweep(e);
     return STATUS_OK;

@@ -34,6 +34,7 @@ typedef struct engine_params {
     int64_t n_slots; /* -1: auto */
     uint32_t inserts_per_layer;
     cpu_lane lane;
+    bool no_graphs;      /* cuda: every kernel is launched by itself */
     uint64_t vram_mib;   /* 0: measured */
     uint64_t ram_mib;    /* 0: measured */
     uint32_t n_loaders;  /* threads that read experts from disk; 0: as many as usual */

@@ -138,6 +138,7 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
                 : strcmp(o->cpu_lane, "all") == 0 ? CPU_LANE_ALL
                                                   : CPU_LANE_OFF;
     out->inserts_per_layer = (uint32_t)o->inserts;
+    out->no_graphs = !o->graphs;
     out->vram_mib = (uint64_t)o->vram_mib;
     out->ram_mib = (uint64_t)o->ram_mib;
     out->n_loaders = (uint32_t)o->loaders;

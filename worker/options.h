@@ -24,6 +24,7 @@ typedef struct model_options {
     int64_t chunk;
     int64_t inserts;
     const char *cpu_lane;
+    bool graphs;
     int64_t vram_mib;
     int64_t ram_mib;
     int64_t loaders;
@@ -63,6 +64,8 @@ typedef struct model_options {
                     "experts brought into slots a layer and step at most"),                    \
         OPTIONS_KEY(s, m, "cpu_lane", CONFIG_CHOICE, cpu_lane, "off", 0, 0, "off|on|all",      \
                     "experts without a slot on a GPU: shipped, shared with the CPU, or all"),  \
+        OPTIONS_KEY(s, m, "graphs", CONFIG_BOOL, graphs, "true", 0, 0, NULL,                   \
+                    "replay decoding steps on a GPU as recorded graphs"),                      \
         OPTIONS_KEY(s, m, "vram_mib", CONFIG_INT, vram_mib, "0", 0, 4194304, NULL,             \
                     "VRAM to use, MiB; 0: what is free"),                                      \
         OPTIONS_KEY(s, m, "ram_mib", CONFIG_INT, ram_mib, "0", 0, 16777216, NULL,              \

@@ -309,6 +309,10 @@ int32_t sampler_pick(sampler *s, sampler_scratch *scratch, float *logits, uint32
     return draw(scratch->candidates, n, best.logit, s->params.temperature, u);
 }
 
+bool sampler_is_plain(const sampler *s) {
+    return s->params.temperature <= 0 && !s->counts && s->params.n_biases == 0;
+}
+
 uint64_t sampler_counter(const sampler *s) {
     return s->counter;
 }

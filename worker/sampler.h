@@ -61,6 +61,9 @@ void sampler_see_output(sampler *s, int32_t id);
 int32_t sampler_pick(sampler *s, sampler_scratch *scratch, float *logits, uint32_t n_vocab,
                      const int32_t *masked, size_t n_masked);
 
+/* Whether it takes the largest logit as the model gives them, of all ids not masked. */
+bool sampler_is_plain(const sampler *s);
+
 /* Draws made so far; setting it continues a stream that another node began. */
 uint64_t sampler_counter(const sampler *s);
 void sampler_set_counter(sampler *s, uint64_t counter);

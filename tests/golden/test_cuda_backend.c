@@ -5,6 +5,7 @@
  */
 #include "tests/golden/model_run.h"
 
+#include "kernels/vector_math.h"
 #include "worker/backend.h"
 
 enum { N_IDS = 6 };
@@ -93,6 +94,47 @@ static void slots_change_no_bit(void **state) {
 }
 
 /* The lane sums in the CPU's order. */
+/* Steps of one token that want the largest logit alone. */
+static void run_best(const model_params *p, model_best *best, float *logits) {
+    run r;
+    run_open(&r, "deploy/models/demo.gguf", p);
+    error err = {0};
+    const uint32_t pages[] = {0, 1};
+    size_t n_vocab = r.config->n_vocab;
+    model_state_clear(r.m, 0);
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        const model_segment one = {
+            .position = i, .n_tokens = 1, .n_outputs = 1, .tokens = ids + i, .pages = pages};
+        assert_int_equal(model_step_best(r.m, &one, 1, (uint32_t)n_vocab, &best[i], &err),
+                         STATUS_OK);
+        assert_int_equal(model_read_logits(r.m, logits + i * n_vocab, &err), STATUS_OK);
+    }
+    run_close(&r);
+}
+
+static void the_largest_logit_is_found_where_it_is_with_graphs_and_without(void **state) {
+    (void)state;
+    model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 0, 4);
+    size_t n_vocab = 0;
+    float *whole = logits_in_steps(&p, 1, &n_vocab);
+    float *logits = calloc(N_IDS * n_vocab, sizeof *logits);
+    assert_non_null(logits);
+    for (int i = 0; i < 2; i++) {
+        model_best best[N_IDS];
+        p.no_graphs = i == 1;
+        run_best(&p, best, logits);
+        assert_memory_equal(logits, whole, N_IDS * n_vocab * sizeof *logits);
+        for (size_t row = 0; row < N_IDS; row++) {
+            const float *l = whole + row * n_vocab;
+            size_t most = vector_argmax(CPU_SCALAR, l, n_vocab);
+            assert_int_equal(best[row].id, most);
+            assert_memory_equal(&best[row].logit, &l[most], sizeof(float));
+        }
+    }
+    free(logits);
+    free(whole);
+}
+
 static void the_cpu_lane_changes_rounding_alone(void **state) {
     (void)state;
     for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
@@ -132,6 +174,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float_logits_are_those_of_the_cpu),
         cmocka_unit_test(slots_change_no_bit),
+        cmocka_unit_test(the_largest_logit_is_found_where_it_is_with_graphs_and_without),
         cmocka_unit_test(the_cpu_lane_changes_rounding_alone),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),
     };

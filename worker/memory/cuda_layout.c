@@ -96,6 +96,7 @@ static void lay_batch(cuda_layout *out, cursor *k, const model_config *c,
     w->row_run = take(k, rows * sizeof(uint32_t));
     w->pages = take(k, out->n_pages_listed * sizeof(uint32_t));
     w->output_rows = take(k, p->max_outputs * sizeof(uint32_t));
+    w->best = take(k, p->max_outputs * sizeof(uint64_t));
     w->embed_ids = take(k, rows * sizeof(int32_t));
     w->embed_rows = take(k, rows * weights->embedding.row_bytes);
     w->inv_freq = take_floats(k, c->n_rot / 2, 1);

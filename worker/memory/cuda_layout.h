@@ -36,6 +36,7 @@ typedef enum cuda_part {
 /* Offsets of the workspace, in bytes. */
 typedef struct cuda_work {
     uint64_t runs, row_run, pages, output_rows; /* the batch */
+    uint64_t best;                              /* [outputs] keys of the largest logits */
     uint64_t embed_rows, embed_ids;             /* the tokens' rows of the table as they are */
     uint64_t routed;   /* [layers][rows][used] ids of a trace; 0 bytes without experts */
     uint64_t inv_freq; /* [n_rot / 2] */

@@ -237,19 +237,42 @@ void model_forget_experts(model *m) {
     m->device->ops->forget_experts(m->device);
 }
 
-status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
-                  error *err) {
+/* logits or best gets the results. */
+static status run_step(model *m, const model_segment *segments, size_t n_segments,
+                       float *logits, uint32_t n_vocab, model_best *best, error *err) {
     batch b;
     status rc = build_batch(m, segments, n_segments, &b, err);
     if (rc != STATUS_OK || b.view.n_rows == 0) return rc;
-    if (b.n_outputs > 0 && logits == NULL) {
+    if (b.n_outputs > 0 && logits == NULL && best == NULL) {
         return error_set(err, STATUS_BAD_INPUT, "step: %u outputs and no place for logits",
                          b.n_outputs);
     }
+    b.best = best;
+    b.best_of = n_vocab;
     b.watched = m->pass.tap != NULL;
     if (m->trace != NULL) route_batch(m, &b);
     m->n_tokens_run += b.view.n_rows;
     return forward_run(&m->pass, &b, logits, err);
+}
+
+status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
+                  error *err) {
+    return run_step(m, segments, n_segments, logits, 0, NULL, err);
+}
+
+bool model_finds_best(const model *m) {
+    return m->device->ops->read_logits != NULL;
+}
+
+status model_step_best(model *m, const model_segment *segments, size_t n_segments,
+                       uint32_t n_vocab, model_best *best, error *err) {
+    CHECK(model_finds_best(m) && n_vocab <= m->config.n_vocab);
+    return run_step(m, segments, n_segments, NULL, n_vocab, best, err);
+}
+
+status model_read_logits(model *m, float *logits, error *err) {
+    CHECK(model_finds_best(m));
+    return m->device->ops->read_logits(m->device, logits, err);
 }
 
 void model_state_clear(model *m, uint32_t state) {

@@ -54,6 +54,7 @@ typedef struct model_params {
     cpu_lane lane;
     bool pin_experts;           /* cuda: keep every expert's record in pinned RAM */
     uint32_t inserts_per_layer; /* cap of experts brought into slots a layer and step */
+    bool no_graphs;             /* cuda: launch every kernel of every step by itself */
     /* Records of experts kept in RAM above the disk; 0: the page cache does it (cpu). */
     uint32_t host_records;
     uint32_t n_loaders; /* threads that read from disk; 0: as many as usual */
@@ -71,6 +72,12 @@ typedef struct model_segment {
     const int32_t *tokens;
     const uint32_t *pages; /* page of positions [64 i, 64 i + 63]; covers position + n_tokens */
 } model_segment;
+
+/* The largest logit of a row; of equals that with the lowest id. */
+typedef struct model_best {
+    int32_t id; /* -1: no logit is a number */
+    float logit;
+} model_best;
 
 typedef struct model_stats {
     uint64_t expert_lookups; /* distinct experts asked for, a layer and step */
@@ -118,6 +125,15 @@ void model_page_load(model *m, uint32_t page, const void *bytes);
  * pages of all segments are undefined. */
 status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
                   error *err);
+
+/* Whether a device finds the largest logits where they are, for model_step_best(). */
+bool model_finds_best(const model *m);
+/* Run one step whose logits stay where they are: best gets [sum of n_outputs], each the largest
+ * of a row's first n_vocab logits. */
+status model_step_best(model *m, const model_segment *segments, size_t n_segments,
+                       uint32_t n_vocab, model_best *best, error *err);
+/* What model_step() would have given in the place of the last model_step_best(). */
+status model_read_logits(model *m, float *logits, error *err);
 
 /* Let a trace choose the experts from now on (NULL: the router again): the row at a position
  * takes the trace's ids for it.  The trace must outlive its use; layers, experts and experts
