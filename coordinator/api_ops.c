@@ -251,7 +251,7 @@ static void send_drain(coordinator *c, node *n, bool resume) {
     m.drain.limit_ms = (uint64_t)(c->options->drain_s * 1000);
     m.drain.resume = resume;
     error err = {0};
-    if (worker_link_send(c->link, n->identity, n->n_identity, &m, &err) != STATUS_OK) {
+    if (coordinator_send(c, n->identity, n->n_identity, &m, &err) != STATUS_OK) {
         log_warn("drain-not-sent", "node=%s error=\"%s\"", n->name, err.text);
     }
 }

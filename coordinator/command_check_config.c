@@ -3,6 +3,7 @@
 #include "coordinator/commands.h"
 #include "coordinator/mesh_keys.h"
 #include "coordinator/options.h"
+#include "coordinator/upstream.h"
 #include <stdio.h>
 
 static status check(config *c, options *o, int argc, char *argv[], error *err) {
@@ -12,6 +13,7 @@ static status check(config *c, options *o, int argc, char *argv[], error *err) {
     auth a;
     if (rc == STATUS_OK && (rc = auth_open(&a, o->api_keys_file, err)) == STATUS_OK)
         auth_close(&a);
+    if (rc == STATUS_OK) rc = upstreams_check(o->upstream_servers, err);
     if (rc != STATUS_OK || o->mesh_curve_secret_file[0] == '\0') return rc;
     mesh_keys *keys;
     rc = mesh_keys_read(&keys, o->mesh_curve_secret_file, o->mesh_curve_allow_file, err);

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* Keys of the outer epoll; those with HTTP_EVENT_BIT are the HTTP server's. */
-enum { EVENT_MESH = 1, EVENT_MONITOR, EVENT_SIGNAL };
+enum { EVENT_MESH = 1, EVENT_MONITOR, EVENT_SIGNAL, EVENT_WEB };
 enum {
     TICK_MS = 50,
     DRAIN_BATCH = 512,
@@ -26,9 +26,16 @@ enum {
 
 /* ------------------------------------------------------------ the mesh's messages */
 
+status coordinator_send(coordinator *c, const void *identity, size_t n_identity,
+                        const wire_message *m, error *err) {
+    if (upstream_is_identity(identity, n_identity))
+        return upstreams_send(c->upstreams, identity, n_identity, m, err);
+    return worker_link_send(c->link, identity, n_identity, m, err);
+}
+
 static void send_to(coordinator *c, const worker_peer *peer, const wire_message *m) {
     error err = {0};
-    if (worker_link_send(c->link, peer->identity, peer->n_identity, m, &err) != STATUS_OK) {
+    if (coordinator_send(c, peer->identity, peer->n_identity, m, &err) != STATUS_OK) {
         log_debug("mesh-not-sent", "error=\"%s\"", err.text);
     }
 }
@@ -232,6 +239,28 @@ static status open_link(coordinator *c, error *err) {
     return rc != STATUS_OK ? rc : watch(c, worker_link_monitor_fd(c->link), EVENT_MONITOR, err);
 }
 
+/* The thread for libcurl runs only where something needs it. */
+static status open_web(coordinator *c, error *err) {
+    const options *o = c->options;
+    bool vpn = o->tailscale_socket[0] != '\0' && access(o->tailscale_socket, F_OK) == 0;
+    if (o->upstream_servers[0] == '\0' && !vpn) return STATUS_OK;
+    status rc = web_client_open(&c->web, c, err);
+    if (rc == STATUS_OK) rc = watch(c, web_client_fd(c->web), EVENT_WEB, err);
+    upstreams_params params = {.servers = o->upstream_servers,
+                               .check_ms = (uint64_t)(o->upstream_check_s * 1000),
+                               .check_limit_ms = (uint64_t)(o->upstream_check_limit_s * 1000),
+                               .beat_ms = (uint64_t)(o->mesh_beat_s * 1000),
+                               .web = c->web,
+                               .context = c,
+                               .on_message = on_message};
+    if (rc == STATUS_OK) rc = upstreams_open(&c->upstreams, &params, err);
+    if (rc == STATUS_OK && vpn) {
+        rc = tailscale_open(&c->tailscale, c->web, o->tailscale_socket,
+                            (uint64_t)(o->tailscale_interval_s * 1000), err);
+    }
+    return rc;
+}
+
 static status open_http(coordinator *c, error *err) {
     const options *o = c->options;
     http_params params = {.address = o->http,
@@ -264,6 +293,7 @@ status coordinator_open(coordinator *c, error *err) {
                          (size_t)c->options->ledger_max_waiting, err);
     }
     if (rc == STATUS_OK) rc = open_link(c, err);
+    if (rc == STATUS_OK) rc = open_web(c, err);
     if (rc == STATUS_OK) rc = open_http(c, err);
     return rc;
 }
@@ -272,6 +302,9 @@ void coordinator_close(coordinator *c) {
     http_server_close(c->http);
     for (size_t i = 0; i < REQUEST_BUCKETS; i++)
         CHECK(c->link == NULL || c->buckets[i] == NULL);
+    web_client_close(c->web);
+    upstreams_close(c->upstreams);
+    tailscale_close(c->tailscale);
     worker_link_close(c->link);
     ledger_close(c->ledger);
     node_table_release(&c->nodes);
@@ -311,6 +344,14 @@ static void on_signal(coordinator *c) {
     }
 }
 
+static void learn_paths(coordinator *c) {
+    for (node *n = c->nodes.first; n != NULL && c->tailscale != NULL; n = n->next) {
+        tailscale_path path = tailscale_path_of(c->tailscale, n->address);
+        if (path == TAILSCALE_RELAYED) n->path = NODE_PATH_RELAYED;
+        if (path == TAILSCALE_DIRECT) n->path = NODE_PATH_DIRECT;
+    }
+}
+
 static void tick(coordinator *c) {
     uint64_t now_ns = clock_monotonic_ns();
     uint64_t now_ms = now_ns / 1000000u;
@@ -319,6 +360,9 @@ static void tick(coordinator *c) {
     api_chat_tick(c, now_ms);
     http_server_tick(c->http, now_ms);
     ledger_tick(c->ledger);
+    upstreams_tick(c->upstreams, now_ms);
+    tailscale_tick(c->tailscale, now_ms);
+    learn_paths(c);
 }
 
 static bool finished(const coordinator *c, uint64_t now_ms) {
@@ -359,6 +403,7 @@ static void say_goodbye(coordinator *c) {
         int n = epoll_wait(c->epoll, events, MAX_EVENTS, 5);
         handle_events(c, events, n);
         (void)worker_link_drain(c->link, DRAIN_BATCH);
+        web_client_drain(c->web);
     } while (c->chats != NULL && clock_monotonic_ms() < until_ms);
 }
 
@@ -373,6 +418,7 @@ int coordinator_run(coordinator *c) {
         }
         handle_events(c, events, n);
         (void)worker_link_drain(c->link, DRAIN_BATCH);
+        web_client_drain(c->web);
         if (clock_monotonic_ms() >= next_tick_ms) {
             tick(c);
             next_tick_ms = clock_monotonic_ms() + TICK_MS;

@@ -15,6 +15,9 @@
 #include "coordinator/node_table.h"
 #include "coordinator/options.h"
 #include "coordinator/request.h"
+#include "coordinator/tailscale.h"
+#include "coordinator/upstream.h"
+#include "coordinator/web_client.h"
 #include "coordinator/worker_link.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,6 +41,9 @@ typedef struct coordinator {
     int signal_fd;
     http_server *http;
     worker_link *link;
+    web_client *web; /* NULL where nothing needs it */
+    upstreams *upstreams;
+    tailscale *tailscale; /* NULL: not asked */
     node_table nodes;
     auth auth;
     ledger *ledger; /* NULL: none is kept */
@@ -63,5 +69,8 @@ status coordinator_open(coordinator *c, error *err);
 /* Run until a signal and the end of the drain.  Returns the exit code. */
 int coordinator_run(coordinator *c);
 void coordinator_close(coordinator *c);
+/* To a worker over the mesh, or to an upstream; as worker_link_send(). */
+status coordinator_send(coordinator *c, const void *identity, size_t n_identity,
+                        const wire_message *m, error *err);
 
 #endif

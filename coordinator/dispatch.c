@@ -156,7 +156,7 @@ static status send_submit(coordinator *c, request *r, node *n, error *err) {
     m.submit.boundaries = r->chain.hashes;
     m.submit.n_boundaries = r->chain.n;
     replay_fill(&r->given, &m.submit.resume);
-    return worker_link_send(c->link, n->identity, n->n_identity, &m, err);
+    return coordinator_send(c, n->identity, n->n_identity, &m, err);
 }
 
 /* False: the node cannot be reached now. */

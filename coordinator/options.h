@@ -26,6 +26,11 @@ typedef struct options {
     int64_t http_stream_queue_kib;
 
     const char *api_keys_file;
+    const char *upstream_servers; /* one a line */
+    double upstream_check_s;
+    double upstream_check_limit_s;
+    const char *tailscale_socket;
+    double tailscale_interval_s;
     const char *ledger_url;
     int64_t ledger_max_waiting;
     const char *queue_background_patterns; /* one a line */

@@ -124,8 +124,7 @@ void request_send_cancel(coordinator *c, const request *r) {
     m.cancel.request = r->id;
     m.cancel.epoch = r->epoch;
     error err = {0};
-    if (worker_link_send(c->link, r->node->identity, r->node->n_identity, &m, &err) !=
-        STATUS_OK) {
+    if (coordinator_send(c, r->node->identity, r->node->n_identity, &m, &err) != STATUS_OK) {
         log_debug("cancel-not-sent", "request=%s node=%s error=\"%s\"", r->request_id,
                   r->node->name, err.text);
     }

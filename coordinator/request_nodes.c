@@ -77,7 +77,7 @@ static void refuse_stale(coordinator *c, const node *n, const wire_tokens *token
     m.cancel.request = tokens->request;
     m.cancel.epoch = tokens->epoch;
     error err = {0};
-    (void)worker_link_send(c->link, n->identity, n->n_identity, &m, &err);
+    (void)coordinator_send(c, n->identity, n->n_identity, &m, &err);
 }
 
 void request_on_tokens(coordinator *c, node *n, const wire_tokens *tokens) {

@@ -1,0 +1,258 @@
+// test_upstream.mjs - OpenAI-compatible servers as nodes: one of the tests' own, and a real coordinator.
+import assert from 'node:assert/strict';
+import { createServer } from 'node:http';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { finish, test } from '../clients/fleet.mjs';
+import { ask, body, content, events, open, Rig, until } from './rig.mjs';
+
+// A server that speaks the API; `mode` is how it misbehaves.
+class Server {
+    requests = [];
+    closed = 0; // streams whose client left
+    mode = 'well';
+    models = [{ id: 'tiny', max_model_len: 8192 }, { id: 'tiny-2' }];
+    async listen(port = 0) {
+        this.http = createServer((q, r) => this.serve(q, r));
+        await new Promise((done) => this.http.listen(port, '127.0.0.1', done));
+        this.port = this.http.address().port;
+        this.url = `http://127.0.0.1:${this.port}/v1`;
+        return this;
+    }
+    async serve(q, r) {
+        if (q.url === '/v1/models') {
+            if (this.mode === 'mute') return;
+            r.setHeader('content-type', 'application/json');
+            r.end(JSON.stringify({ object: 'list', data: this.models }));
+            return;
+        }
+        let text = '';
+        for await (const part of q) text += part;
+        const request = JSON.parse(text);
+        this.requests.push({ url: q.url, headers: q.headers, body: request });
+        if (this.mode === 'refuse' || this.mode === 'busy once') {
+            if (this.mode === 'busy once') this.mode = 'well';
+            r.writeHead(this.status ?? 503, { 'content-type': 'application/json' });
+            r.end(JSON.stringify({ error: { message: 'not today', type: 'server_error', code: null } }));
+            return;
+        }
+        let over = false;
+        r.on('close', () => { if (!over) this.closed++; });
+        r.writeHead(200, { 'content-type': 'text/event-stream' });
+        const say = (o) => r.write(`data: ${JSON.stringify({ id: 'x', object: 'chat.completion.chunk', created: 1, model: request.model, ...o })}\n\n`);
+        const choice = (delta, finish_reason = null) => say({ choices: [{ index: 0, delta, finish_reason }] });
+        choice({ role: 'assistant', content: '' });
+        if (this.mode === 'hang') return;
+        r.write(': a comment\r\n\r\n');
+        choice({ reasoning_content: 'hm ' });
+        const n = request.max_tokens ?? 5;
+        for (let i = 0; i < n && !r.destroyed; i++) {
+            if (this.mode === 'cut' && i === 2) { await new Promise((done) => r.write(': flushed\n\n', done)); r.destroy(); return; }
+            if (this.mode === 'end early' && i === 2) { over = true; r.end(); return; }
+            if (this.mode === 'error' && i === 2) { r.write(`data: ${JSON.stringify({ error: { message: 'out of memory', code: 500 } })}\n\n`); return; }
+            if (this.mode === 'nonsense' && i === 2) { r.write('data: {"choices":[{"index":7}]}\n\n'); return; }
+            choice({ content: `w${i} ` });
+            if (n > 20) await new Promise((done) => setTimeout(done, 10));
+        }
+        if (this.mode === 'tools') {
+            choice({ tool_calls: [{ index: 0, id: 'c1', type: 'function', function: { name: 'look', arguments: '{"a"' } }] });
+            choice({ tool_calls: [{ index: 0, function: { arguments: ': 1}' } }] });
+        }
+        choice({}, this.mode === 'tools' ? 'tool_calls' : 'stop');
+        say({ choices: [], usage: { prompt_tokens: 11, completion_tokens: n + 1, total_tokens: n + 12, prompt_tokens_details: { cached_tokens: 4 }, completion_tokens_details: { reasoning_tokens: 1 } } });
+        over = true;
+        r.end(this.mode === 'no done' ? '' : 'data: [DONE]\n\n');
+    }
+    close() { this.http.closeAllConnections(); return new Promise((done) => this.http.close(done)); }
+}
+
+const quickly = ['--upstream-check-s', '0.2', '--upstream-check-limit-s', '0.5', '--node-breaker-s', '0.6'];
+const state = (rig, name, wanted) => until(async () => (await rig.node(name))?.state === wanted, `${name} ${wanted}`, 10000);
+
+{
+    const server = await new Server().listen();
+    process.env.TEST_UPSTREAM_KEY = 'sk-upstream-secret-key';
+    const rig = await Rig.open([...quickly, '--upstream-server', `llama ${server.url} key_env=TEST_UPSTREAM_KEY concurrent=3`]);
+    await state(rig, 'llama', 'ready');
+    const tiny = (more = {}) => body({ model: 'tiny', ...more });
+
+    await test('its models are listed and it stands in /status as a node of backend upstream', async () => {
+        const list = (await (await fetch(rig.url + '/v1/models')).json()).data;
+        assert.deepEqual(list.map((m) => m.id), ['tiny', 'tiny-2']);
+        assert.equal(list[0].meta.context_tokens, 8192);
+        const node = await rig.node('llama');
+        assert.equal(node.backend, 'upstream');
+        assert.equal(node.max_sequences, 3);
+        assert.equal((await fetch(rig.url + '/readyz')).status, 200);
+    });
+    await test('a whole reply has its text, reasoning, finish and usage', async () => {
+        const r = await ask(rig.url, tiny({ max_tokens: 3 }));
+        assert.equal(r.status, 200, r.text);
+        assert.equal(r.json.choices[0].message.content, 'w0 w1 w2 ');
+        assert.equal(r.json.choices[0].message.reasoning_content, 'hm ');
+        assert.equal(r.json.choices[0].finish_reason, 'stop');
+        assert.equal(r.json.usage.prompt_tokens, 11);
+        assert.equal(r.json.usage.prompt_tokens_details.cached_tokens, 4);
+        assert.equal(r.json.usage.completion_tokens_details.reasoning_tokens, 1);
+    });
+    await test('what is sent on has the model, a stream with usage, and the key', async () => {
+        const last = server.requests.at(-1);
+        assert.equal(last.url, '/v1/chat/completions');
+        assert.equal(last.body.model, 'tiny');
+        assert.equal(last.body.stream, true);
+        assert.equal(last.body.stream_options.include_usage, true);
+        assert.equal(last.headers.authorization, 'Bearer sk-upstream-secret-key');
+    });
+    await test('arguments of earlier tool calls are text again for it', async () => {
+        await ask(rig.url, tiny({ messages: [{ role: 'user', content: 'a' }, { role: 'assistant', content: null,
+            tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{"x": 1}' } }] }, { role: 'tool', tool_call_id: 'c', content: 'b' }] }));
+        const call = server.requests.at(-1).body.messages[1].tool_calls[0];
+        assert.deepEqual(JSON.parse(call.function.arguments), { x: 1 });
+    });
+    await test('a stream is passed on token for token and ends with [DONE]', async () => {
+        const r = await ask(rig.url, tiny({ max_tokens: 4, stream: true }));
+        const list = events(r.text);
+        assert.equal(content(list), 'w0 w1 w2 w3 ');
+        assert.equal(list.at(-1), '[DONE]');
+    });
+    await test('a stream without [DONE] whose choices all ended is complete', async () => {
+        server.mode = 'no done';
+        const r = await ask(rig.url, tiny({ max_tokens: 2 }));
+        assert.equal(r.json?.choices[0].message.content, 'w0 w1 ', r.text);
+    });
+    await test('fragments of a tool call arrive as one whole call', async () => {
+        server.mode = 'tools';
+        const r = await ask(rig.url, tiny({ max_tokens: 1 }));
+        assert.equal(r.json?.choices[0].finish_reason, 'tool_calls', r.text);
+        const call = r.json.choices[0].message.tool_calls?.[0]?.function;
+        if (call) assert.deepEqual([call.name, JSON.parse(call.arguments)], ['look', { a: 1 }]);
+        else assert.match(r.json.choices[0].message.content, /<tool_call>\s*\{"name": "look", "arguments": \{"a": 1\}\}\s*<\/tool_call>/);
+    });
+    await test('a client that leaves closes the connection to the server', async () => {
+        server.mode = 'well';
+        const before = server.closed;
+        const o = open(rig, tiny({ stream: true, max_tokens: 2000 }));
+        await until(() => o.text.includes('"w5 "'), 'token 5');
+        const at = Date.now();
+        o.socket.destroy();
+        await until(() => server.closed > before, 'closed', 3000);
+        assert.ok(Date.now() - at < 500, `${Date.now() - at} ms`);
+        await rig.idle();
+    });
+    for (const mode of ['cut', 'end early', 'error', 'nonsense']) {
+        await test(`${mode}: a stream that has begun ends with an error event and no [DONE]`, async () => {
+            await state(rig, 'llama', 'ready');
+            server.mode = mode;
+            const r = await ask(rig.url, tiny({ stream: true }));
+            const list = events(r.text);
+            assert.ok(list.some((e) => e.error), r.text);
+            assert.ok(!list.includes('[DONE]'));
+            server.mode = 'well';
+            await rig.idle();
+        });
+    }
+    await test('a refusal of the request is the client\'s to see, and no failure of the node', async () => {
+        await until(async () => { server.mode = 'well'; return (await ask(rig.url, tiny())).status === 200; }, 'it works again', 10000);
+        server.mode = 'refuse';
+        server.status = 400;
+        for (let i = 0; i < 5; i++) {
+            const r = await ask(rig.url, tiny());
+            assert.equal(r.status, 400);
+            assert.match(r.json.error.message, /not today/);
+        }
+        assert.equal((await rig.node('llama')).state, 'ready');
+    });
+    await test('a wrong key is a bad gateway, never the client\'s 401', async () => {
+        server.status = 401;
+        assert.equal((await ask(rig.url, tiny())).status, 502);
+    });
+    await test('its 500s open the breaker, and one good probe closes it', async () => {
+        server.status = 500;
+        for (let i = 0; i < 3; i++) await ask(rig.url, tiny());
+        await state(rig, 'llama', 'quarantined');
+        server.mode = 'well';
+        await until(async () => (await ask(rig.url, tiny())).status === 200, 'the probe', 5000);
+        await state(rig, 'llama', 'ready');
+    });
+    await test('a server that is busy for a moment is asked again', async () => {
+        server.mode = 'busy once';
+        server.status = 503;
+        const r = await ask(rig.url, tiny({ max_tokens: 2 }));
+        assert.equal(r.status, 200, r.text);
+    });
+    await test('a change of its models is seen', async () => {
+        server.models = [{ id: 'tiny' }, { id: 'newcomer' }];
+        await until(async () => (await rig.node('llama')).models.includes('newcomer'), 'the new model');
+        assert.ok(!(await rig.node('llama')).models.includes('tiny-2'));
+    });
+    await test('one that stops listening is down with the reason, and back when it listens', async () => {
+        await server.close();
+        await state(rig, 'llama', 'down');
+        assert.match((await rig.node('llama')).reason, /connect/i);
+        assert.equal((await ask(rig.url, tiny())).status, 503);
+        await server.listen(server.port);
+        await state(rig, 'llama', 'ready');
+        assert.equal((await ask(rig.url, tiny())).status, 200);
+    });
+    await test('one that no longer answers checks becomes suspect, then down', async () => {
+        server.mode = 'mute';
+        await state(rig, 'llama', 'suspect');
+        await state(rig, 'llama', 'down');
+        server.mode = 'well';
+        await state(rig, 'llama', 'ready');
+    });
+    await test('its key stands in no log', async () => {
+        assert.ok(!rig.log.includes('sk-upstream-secret-key'));
+        assert.ok(!rig.coordinator.log.includes('sk-upstream-secret-key'));
+    });
+    await rig.idle();
+    await rig.close();
+    await server.close();
+}
+
+await test('one that is not there at the start is listed as down and never stops the others', async () => {
+    const rig = await Rig.open([...quickly, '--upstream-server', 'gone http://127.0.0.1:1/v1'], [['amber']]);
+    await until(async () => (await rig.node('gone'))?.state === 'down', 'gone is listed');
+    assert.equal((await ask(rig.url, body({ max_tokens: 2 }))).status, 200);
+    await rig.close();
+});
+
+await test('a hanging server fails over to another node before the first token', async () => {
+    const server = await new Server().listen();
+    server.models = [{ id: 'fake-model' }];
+    server.mode = 'hang';
+    const rig = await Rig.open([...quickly, '--limit-first-token-s', '0.5', '--upstream-server', `slow ${server.url} concurrent=1`], []);
+    await state(rig, 'slow', 'ready');
+    const reply = ask(rig.url, body({ max_tokens: 3 }));
+    await until(async () => (await rig.node('slow')).running === 1, 'it has the request');
+    await rig.add('amber');
+    const r = await reply;
+    assert.equal(r.status, 200, r.text);
+    assert.equal(r.json.choices[0].message.content, 't0 t1 t2 ');
+    await rig.close();
+    await server.close();
+});
+
+await test('a real coordinator with workers serves as an upstream', async () => {
+    const folder = mkdtempSync(`${tmpdir()}/siliceo-upstream-`);
+    const behind = await Rig.open([], [['amber', '--decode', '200']]);
+    writeFileSync(`${folder}/key`, 'some-key\n', { mode: 0o600 });
+    const front = await Rig.open([...quickly, '--upstream-server', `behind ${behind.url}/v1 key_file=${folder}/key`]);
+    await state(front, 'behind', 'ready');
+    const r = await ask(front.url, body({ max_tokens: 6 }));
+    assert.equal(r.json?.choices[0].message.content, 't0 t1 t2 t3 t4 t5 ', r.text);
+    assert.equal(r.json.choices[0].finish_reason, 'length');
+    assert.ok(r.json.usage.prompt_tokens > 0);
+    const many = await Promise.all(Array.from({ length: 20 }, () => ask(front.url, body({ stream: true, max_tokens: 10 }))));
+    for (const m of many) assert.equal(content(events(m.text)), 't0 t1 t2 t3 t4 t5 t6 t7 t8 t9 ');
+    const o = open(front, body({ stream: true, max_tokens: 5000 }));
+    await until(() => o.text.includes('"t9 "'), 'token 9');
+    o.socket.destroy();
+    await behind.idle();
+    await front.idle();
+    await front.close();
+    await behind.close();
+    rmSync(folder, { recursive: true });
+});
+
+finish();
