@@ -3,7 +3,9 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/aliases.h"
 #include "coordinator/chat_params.h"
+#include "coordinator/client_deadline.h"
 #include "coordinator/token_stream.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,7 @@ typedef struct chat {
     bool begun;   /* the headers of a stream are out */
     bool flowing; /* so are tokens: no keep-alives any more */
     uint64_t next_comment_ms;
+    uint64_t comment_ms; /* between comments: more often for a client of little patience */
 } chat;
 
 static void on_close(void *context, bool complete) {
@@ -141,14 +144,13 @@ static void on_restart(void *context, bool resumes) {
 }
 
 void api_chat_tick(coordinator *c, uint64_t now_ms) {
-    uint64_t interval_ms = (uint64_t)(c->options->http_keepalive_s * 1000);
     chat *next;
     for (chat *t = c->chats; t != NULL; t = next) {
         next = t->next;
         if (!t->streaming || t->flowing || t->r == NULL || now_ms < t->next_comment_ms)
             continue;
         begin_stream(t);
-        t->next_comment_ms = now_ms + interval_ms;
+        t->next_comment_ms = now_ms + t->comment_ms;
         token_stream_keepalive(http_stream_out(t->x));
         (void)http_stream_flush(t->x);
     }
@@ -181,6 +183,7 @@ static chat *chat_new(coordinator *c, http_exchange *x, const chat_params *p, er
     t->c = c;
     t->x = x;
     t->streaming = p->stream;
+    t->comment_ms = (uint64_t)(c->options->http_keepalive_s * 1000);
     t->next_comment_ms =
         clock_monotonic_ms() + (uint64_t)(c->options->http_hold_headers_s * 1000);
     t->next = c->chats;
@@ -211,7 +214,16 @@ static request *request_of(chat *t, chat_params *p) {
     return r;
 }
 
-static void start(coordinator *c, http_exchange *x, chat_params *p) {
+/* What the client told of its patience. */
+static void take_deadline(chat *t, request *r, const client_deadline *d) {
+    if (d->answer_ms > 0) r->deadline_ns = clock_monotonic_ns() + d->answer_ms * 1000000u;
+    if (d->quiet_ms == 0) return;
+    uint64_t least_ms = clock_monotonic_ms() + d->quiet_ms / 2;
+    if (d->quiet_ms / 2 < t->comment_ms) t->comment_ms = d->quiet_ms / 2;
+    if (least_ms < t->next_comment_ms) t->next_comment_ms = least_ms;
+}
+
+static void start(coordinator *c, http_exchange *x, chat_params *p, const client_deadline *d) {
     error err = {0};
     chat *t = chat_new(c, x, p, &err);
     request *r = t == NULL ? NULL : request_of(t, p);
@@ -222,6 +234,7 @@ static void start(coordinator *c, http_exchange *x, chat_params *p) {
     }
     request_failure failure;
     t->r = r;
+    take_deadline(t, r, d);
     if (request_submit(c, r, &failure) == STATUS_OK) return;
     t->r = NULL;
     request_discard(r);
@@ -239,8 +252,14 @@ void api_chat(coordinator *c, http_exchange *x) {
     error err = {0};
     size_t length;
     const char *body = http_body(x, &length);
+    client_deadline deadline = {0, 0};
     status rc = chat_params_read(&p, body == NULL ? "" : body, length, param, &err);
     http_body_drop(x);
+    if (rc == STATUS_OK) {
+        rc = client_deadline_read(&deadline, http_header(x, "X-Siliceo-Deadline-Ms"),
+                                  http_header(x, "X-Stainless-Read-Timeout"), p.stream, &err);
+        if (rc != STATUS_OK) chat_params_release(&p);
+    }
     if (rc != STATUS_OK) {
         unsigned http_status = rc == STATUS_BAD_INPUT ? 400 : 503;
         metric_add(c->counters.refused, 1);
@@ -249,6 +268,7 @@ void api_chat(coordinator *c, http_exchange *x) {
                          param, http_status == 503, err.text);
         return;
     }
-    start(c, x, &p);
+    (void)aliases_resolve(c->options->aliases, p.model);
+    start(c, x, &p, &deadline);
     chat_params_release(&p);
 }

@@ -1,6 +1,7 @@
 /* GET /v1/models and /v1/models/ID: what the listed nodes serve, each model once. */
 #include "coordinator/api.h"
 
+#include "coordinator/aliases.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -24,11 +25,12 @@ static unsigned ready_nodes(const coordinator *c, const char *model, uint64_t *c
     return count;
 }
 
-static void add_model(const coordinator *c, const node_model *m, json_text *out) {
+static void add_model(const coordinator *c, const node_model *m, const char *id,
+                      json_text *out) {
     uint64_t context;
     unsigned ready = ready_nodes(c, m->name, &context);
     json_text_format(out, "{\"id\":");
-    json_text_string(out, m->name, strlen(m->name));
+    json_text_string(out, id, strlen(id));
     json_text_format(
         out,
         ",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"siliceo\",\"meta\":{"
@@ -50,8 +52,25 @@ static size_t add_models(const coordinator *c, const char *id, json_text *out) {
             if ((id != NULL && strcmp(m->name, id) != 0) || listed_before(c, n, m->name))
                 continue;
             if (count++ > 0) json_text_add(out, ",", 1);
-            add_model(c, m, out);
+            add_model(c, m, m->name, out);
         }
+    }
+    return count;
+}
+
+/* An alias is shown as a model of its own while some node serves what it stands for. */
+static size_t add_aliases(const coordinator *c, const char *id, size_t count, json_text *out) {
+    char alias[WIRE_MAX_NAME + 1], model[WIRE_MAX_NAME + 1];
+    for (const char *at = c->options->aliases; aliases_next(&at, alias, model);) {
+        if (id != NULL && strcmp(alias, id) != 0) continue;
+        const node_model *m = NULL;
+        for (node *n = c->nodes.first; n != NULL && m == NULL; n = n->next) {
+            if (n->state != NODE_DOWN) m = node_find_model(n, model);
+        }
+        if (m == NULL) continue;
+        if (count++ > 0) json_text_add(out, ",", 1);
+        add_model(c, m, alias, out);
+        if (id != NULL) break;
     }
     return count;
 }
@@ -60,6 +79,7 @@ void api_models(coordinator *c, http_exchange *x, const char *id) {
     json_text out = {0};
     if (id == NULL) json_text_format(&out, "{\"object\":\"list\",\"data\":[");
     size_t count = add_models(c, id, &out);
+    if (id == NULL || count == 0) count = add_aliases(c, id, count, &out);
     if (id == NULL) json_text_format(&out, "]}");
     if (id != NULL && count == 0) {
         char message[300];

@@ -223,8 +223,28 @@ static void status_text(const coordinator *c, json_text *out) {
                      metric_value(c->counters.cancelled), metric_value(c->counters.refused));
 }
 
+/* What was weighed when a request was placed: /status?explain=REQUEST. */
+static void explain(const coordinator *c, http_exchange *x, const char *request_id) {
+    json_text out = {0};
+    json_text_format(&out, "{\"decisions\":");
+    bool found = decisions_print(&c->decisions, request_id, &out);
+    json_text_format(&out, "}\n");
+    if (!found)
+        http_reply_error(x, 404, "request_not_found", "explain", 0,
+                         "no decision about this request is kept (any more)");
+    else if (out.failed)
+        http_reply_error(x, 503, "no_memory", NULL, 1, "no memory for the reply");
+    else
+        http_reply(x, 200, "application/json", out.bytes, out.length);
+    json_text_release(&out);
+}
+
 void api_status(coordinator *c, http_exchange *x) {
     json_text out = {0};
+    if (http_query(x, "explain") != NULL) {
+        explain(c, x, http_query(x, "explain"));
+        return;
+    }
     const char *format = http_query(x, "format");
     bool text = format != NULL && strcmp(format, "text") == 0;
     if (format != NULL && !text && strcmp(format, "json") != 0) {

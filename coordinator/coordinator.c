@@ -282,6 +282,7 @@ status coordinator_open(coordinator *c, error *err) {
     c->started_wall_ms = clock_wall_ms();
     api_metrics_open(c);
     open_nodes(c);
+    decisions_init(&c->decisions, (size_t)c->options->status_decisions);
     if (getrandom(&c->instance, sizeof c->instance, 0) < 0) c->instance = clock_monotonic_ns();
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (c->epoll < 0) return error_set_errno(err, STATUS_IO, errno, "epoll");
@@ -308,6 +309,7 @@ void coordinator_close(coordinator *c) {
     worker_link_close(c->link);
     ledger_close(c->ledger);
     node_table_release(&c->nodes);
+    decisions_release(&c->decisions);
     auth_close(&c->auth);
     metrics_release(&c->metrics);
     if (c->signal_fd >= 0) (void)close(c->signal_fd);

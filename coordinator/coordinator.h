@@ -9,6 +9,7 @@
 
 #include "common/metrics.h"
 #include "coordinator/admission.h"
+#include "coordinator/decisions.h"
 #include "coordinator/auth.h"
 #include "coordinator/http_server.h"
 #include "coordinator/ledger.h"
@@ -54,6 +55,7 @@ typedef struct coordinator {
     uint32_t n_cancelling;  /* of them, those that nobody waits for any more */
     uint64_t complained_ms; /* about nonsense on the mesh, when last */
     bool dispatch_due;
+    decisions decisions;
     struct chat *chats; /* replies under way, for their clocks */
 
     bool draining;

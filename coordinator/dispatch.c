@@ -2,20 +2,13 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/forecast.h"
 #include "coordinator/router.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_PLANNED = 512 }; /* requests looked at in one run */
-
-double dispatch_prompt_tokens(const request *r, const node_model *m) {
-    return 8 + r->prompt_bytes / m->speed.bytes_per_token;
-}
-
-static double output_tokens(const request *r, const node_model *m) {
-    double expected = m->speed.output_tokens;
-    return r->max_output > 0 && r->max_output < expected ? r->max_output : expected;
-}
 
 /* An answer that has begun goes on only with the file that it began with. */
 static bool continues(const coordinator *c, const request *r, const node_model *m) {
@@ -25,11 +18,22 @@ static bool continues(const coordinator *c, const request *r, const node_model *
            strcmp(c->options->failover_different_numerics, "approximate") == 0;
 }
 
-/* Could this node ever be the one? */
-static node_model *fitting_model(const coordinator *c, const request *r, node *n) {
+/* Why this node can never be the one; NULL: it can, and *out is its model. */
+static const char *unfit(const coordinator *c, const request *r, node *n, node_model **out) {
     node_model *m = node_find_model(n, r->model);
-    if (m == NULL || request_has_tried(r, n) || !continues(c, r, m)) return NULL;
-    if (m->context_tokens > 0 && r->min_context > m->context_tokens) return NULL;
+    *out = NULL;
+    if (m == NULL) return "it has no model of the name";
+    if (request_has_tried(r, n)) return "it was tried";
+    if (!continues(c, r, m)) return "the answer was begun with another file or arithmetic";
+    if (m->context_tokens > 0 && r->min_context > m->context_tokens)
+        return "its context is too short";
+    *out = m;
+    return NULL;
+}
+
+static node_model *fitting_model(const coordinator *c, const request *r, node *n) {
+    node_model *m = NULL;
+    (void)unfit(c, r, n, &m);
     return m;
 }
 
@@ -37,40 +41,40 @@ static bool alive(const node *n) {
     return n->state == NODE_READY || n->state == NODE_SUSPECT || n->state == NODE_QUARANTINED;
 }
 
-dispatch_outlook dispatch_look(const coordinator *c, const request *r) {
-    bool known = c->nodes.first == NULL, live = false;
+double dispatch_loading_s(const coordinator *c, const request *r) {
+    double least = -1;
+    uint64_t now_ms = clock_monotonic_ms();
     for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        if (n->state != NODE_LOADING) continue;
         /* One that loads has yet to say what it serves: it may be this. */
+        if (n->n_models > 0 && fitting_model(c, r, n) == NULL) continue;
+        double left_s = node_loading_left_s(n, now_ms);
+        if (left_s >= 0 && (least < 0 || left_s < least)) least = left_s;
+    }
+    return least;
+}
+
+/* Only a node's own word lets a request wait for it: an estimate from progress may creep. */
+static bool loads_soon(const coordinator *c, const request *r, node *n) {
+    if (n->state != NODE_LOADING || n->beat.loading_left_ms == 0) return false;
+    if (n->n_models > 0 && fitting_model(c, r, n) == NULL) return false;
+    return (double)n->beat.loading_left_ms * 1e-3 <= c->options->queue_loading_wait_s;
+}
+
+dispatch_outlook dispatch_look(const coordinator *c, const request *r) {
+    bool known = c->nodes.first == NULL, live = false, soon = false;
+    for (node *n = c->nodes.first; n != NULL; n = n->next) {
         if (n->n_models == 0 && n->state != NODE_DOWN) known = true;
+        soon = soon || loads_soon(c, r, n);
         if (node_find_model(n, r->model) == NULL) continue;
         known = true;
         if (!alive(n)) continue;
         live = true;
         if (fitting_model(c, r, n) != NULL) return DISPATCH_POSSIBLE;
     }
+    if (soon) return DISPATCH_LOADING;
     if (live) return DISPATCH_TRIED;
     return known ? DISPATCH_NO_NODE : DISPATCH_UNKNOWN;
-}
-
-/* Seconds that a request on a node still takes.  One that has outlived its
- * expectation is expected to go on for as long as it is late, so that a node that
- * hangs does not look as if it were about to be free. */
-static double remaining_s(const request *r, const node *n, uint64_t now_ns) {
-    const node_model *m = NULL;
-    for (size_t i = 0; i < n->n_models && m == NULL; i++) {
-        if (strcmp(n->models[i].name, r->model) == 0) m = &n->models[i];
-    }
-    if (m == NULL) return 0;
-    double decode = rates_decode(&m->speed, n->in_flight);
-    double prefill_s = dispatch_prompt_tokens(r, m) / rates_prefill(&m->speed);
-    double total_s = prefill_s + output_tokens(r, m) / decode;
-    double elapsed_s = (double)(now_ns - r->sent_ns) * 1e-9;
-    double left_s = total_s - elapsed_s;
-    if (r->state == REQUEST_RUNNING && r->tokens > 0) {
-        left_s = (output_tokens(r, m) - (double)r->tokens) / decode;
-    }
-    double late_s = elapsed_s - total_s;
-    return left_s > late_s ? (left_s > 0 ? left_s : 0) : late_s;
 }
 
 /* ------------------------------------------------------------ a snapshot */
@@ -112,9 +116,10 @@ static void fill_view(snapshot *s, node *n, double *finish, size_t cap, uint64_t
     v->places = node_places(n);
     v->finish_s = finish;
     v->cap_finish = cap;
-    v->round_trip_s = (double)n->beat.rtt_us * 1e-6;
+    v->round_trip_s = node_round_trip_s(n);
+    v->path_s = n->path == NODE_PATH_RELAYED ? s->c->options->route_relay_s : 0;
     for (const request *r = n->requests; r != NULL; r = r->node_next) {
-        router_reserve(v, r->state == REQUEST_CANCELLING ? 0 : remaining_s(r, n, now_ns));
+        router_reserve(v, r->state == REQUEST_CANCELLING ? 0 : forecast_left_s(r, n, now_ns));
     }
     if (v->places > n->in_flight) s->n_free += v->places - n->in_flight;
 }
@@ -143,8 +148,10 @@ static bool snapshot_take(snapshot *s, const coordinator *c, uint64_t now_ns) {
 
 /* ------------------------------------------------------------ sending */
 
-static status send_submit(coordinator *c, request *r, node *n, error *err) {
+static status send_submit(coordinator *c, request *r, node *n, uint64_t now_ns, error *err) {
     wire_message m = {.type = WIRE_SUBMIT};
+    if (r->deadline_ns > now_ns)
+        m.submit.deadline_ms = (r->deadline_ns - now_ns) / 1000000u + 1;
     m.submit.request = r->id;
     m.submit.epoch = r->epoch;
     m.submit.kind = r->kind;
@@ -162,7 +169,7 @@ static status send_submit(coordinator *c, request *r, node *n, error *err) {
 /* False: the node cannot be reached now. */
 static bool place(coordinator *c, request *r, node *n, uint64_t now_ns) {
     error err = {0};
-    status rc = send_submit(c, r, n, &err);
+    status rc = send_submit(c, r, n, now_ns, &err);
     if (rc == STATUS_OK) {
         request_attach(c, r, n, now_ns);
         return true;
@@ -182,8 +189,11 @@ static size_t mark_in_state(snapshot *s, const request *r, node_state state) {
             s->nodes[i]->state == state ? fitting_model(s->c, r, s->nodes[i]) : NULL;
         s->may[i] = m != NULL && s->views[i].places > 0 &&
                     (m->context_tokens == 0 ||
-                     dispatch_prompt_tokens(r, m) <= 2.0 * (double)m->context_tokens);
-        if (m != NULL) s->views[i].speed = &m->speed;
+                     forecast_prompt_tokens(r, m) <= 2.0 * (double)m->context_tokens);
+        if (m != NULL) {
+            s->views[i].speed = &m->speed;
+            s->views[i].held_tokens = forecast_held_tokens(r, m);
+        }
         n += s->may[i];
     }
     return n;
@@ -248,26 +258,69 @@ static void keep_for_background(snapshot *s) {
         s->may[i] = i == best;
 }
 
-static void plan(coordinator *c, snapshot *s, uint64_t now_ns) {
+/* Mark who may have it and choose; -1: nobody now. */
+static int choose(snapshot *s, const request *r, router_cost *cost) {
+    if (mark_candidates(s, r) == 0) return -1;
+    if (r->priority > 0) keep_for_background(s);
+    const node_model *m = NULL;
+    for (size_t i = 0; i < s->n && m == NULL; i++) {
+        if (s->may[i]) m = node_find_model(s->nodes[i], r->model);
+    }
+    if (m == NULL) return -1;
+    router_job job = forecast_job(r, m);
+    return router_choose(s->views, s->n, s->may, &job, cost);
+}
+
+/* ------------------------------------------------------------ explaining */
+
+static const char *why_not_now(const snapshot *s, const node *n, const char **unfit_for) {
+    if (*unfit_for != NULL) return *unfit_for;
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->nodes[i] != n) continue;
+        if (s->may[i]) return NULL;
+        return s->views[i].places == 0 ? "it takes nothing now"
+                                       : "another kind of node goes first";
+    }
+    return node_state_name(n->state);
+}
+
+/* Keep the terms of the decision before the place is taken. */
+static void explain(coordinator *c, const snapshot *s, const request *r, const node *chosen,
+                    uint64_t now_ns) {
+    decision *d = decisions_begin(&c->decisions, r, chosen->name, now_ns);
+    if (d == NULL) return;
+    for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        node_model *m = NULL;
+        const char *unfit_for = unfit(c, r, n, &m);
+        if (node_find_model(n, r->model) == NULL) continue;
+        decision_node terms = {.in_flight = n->in_flight, .places = node_places(n)};
+        (void)snprintf(terms.name, sizeof terms.name, "%.63s", n->name);
+        terms.left_out = why_not_now(s, n, &unfit_for);
+        for (size_t i = 0; i < s->n && terms.left_out == NULL; i++) {
+            if (s->nodes[i] != n) continue;
+            terms.job = forecast_job(r, m);
+            terms.cost = router_estimate(&s->views[i], &terms.job);
+        }
+        decision_add(d, &terms);
+    }
+}
+
+/* ------------------------------------------------------------ the queue */
+
+static void plan(coordinator *c, snapshot *s, uint64_t now_ns, dispatch_place place_on) {
     size_t looked = 0;
     request *next;
     for (request *r = admission_first(&c->queue); r != NULL && s->n_free > 0; r = next) {
         next = admission_next(&c->queue, r);
         if (++looked > MAX_PLANNED) break;
-        if (!admission_may_run(r) || mark_candidates(s, r) == 0) continue;
-        if (r->priority > 0) keep_for_background(s);
-        node_model *m = node_find_model(s->nodes[0], r->model);
-        for (size_t i = 0; i < s->n; i++) {
-            if (s->may[i]) m = node_find_model(s->nodes[i], r->model);
-        }
-        router_job job = {dispatch_prompt_tokens(r, m), output_tokens(r, m)};
         router_cost cost;
-        int best = router_choose(s->views, s->n, s->may, &job, &cost);
+        int best = admission_may_run(r) ? choose(s, r, &cost) : -1;
         if (best < 0) continue;
         node *n = s->nodes[best];
         if (n->in_flight < s->views[best].places) {
             s->n_free--;
-            if (!place(c, r, n, now_ns)) {
+            explain(c, s, r, n, now_ns);
+            if (!place_on(c, r, n, now_ns)) {
                 s->n_free -= s->views[best].places - n->in_flight - 1;
                 s->views[best].places = 0;
                 c->dispatch_due = true;
@@ -278,13 +331,36 @@ static void plan(coordinator *c, snapshot *s, uint64_t now_ns) {
     }
 }
 
+void dispatch_plan(coordinator *c, uint64_t now_ns, dispatch_place place_on) {
+    if (c->queue.n_waiting == 0) return;
+    snapshot s;
+    if (snapshot_take(&s, c, now_ns) && s.n_free > 0) plan(c, &s, now_ns, place_on);
+    snapshot_release(&s);
+}
+
 void dispatch_run(coordinator *c) {
     c->dispatch_due = false;
-    if (c->queue.n_waiting == 0) return;
-    uint64_t now_ns = clock_monotonic_ns();
+    dispatch_plan(c, clock_monotonic_ns(), place);
+}
+
+bool dispatch_forecast(coordinator *c, const request *r, bool idle, router_cost *cost) {
     snapshot s;
-    if (snapshot_take(&s, c, now_ns) && s.n_free > 0) plan(c, &s, now_ns);
+    int best = -1;
+    if (snapshot_take(&s, c, clock_monotonic_ns())) {
+        size_t looked = 0;
+        for (size_t i = 0; i < s.n && idle; i++)
+            s.views[i].n_finish = 0;
+        for (request *q = admission_first(&c->queue);
+             q != NULL && q != r && !idle && ++looked <= MAX_PLANNED;
+             q = admission_next(&c->queue, q)) {
+            router_cost ahead;
+            int at = choose(&s, q, &ahead);
+            if (at >= 0) router_reserve(&s.views[at], ahead.total_s);
+        }
+        best = choose(&s, r, cost);
+    }
     snapshot_release(&s);
+    return best >= 0;
 }
 
 double dispatch_expected_wait_s(const coordinator *c, const char *model, const tenant *t) {
@@ -294,7 +370,7 @@ double dispatch_expected_wait_s(const coordinator *c, const char *model, const t
         if (t == NULL && (node_find_model(n, model) == NULL || !alive(n))) continue;
         for (const request *r = n->requests; r != NULL; r = r->node_next) {
             if (t != NULL && r->tenant != t) continue;
-            double left = remaining_s(r, n, now_ns);
+            double left = forecast_left_s(r, n, now_ns);
             if (least < 0 || left < least) least = left;
         }
     }

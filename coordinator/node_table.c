@@ -255,6 +255,12 @@ void node_table_release(node_table *t) {
         node_free(n);
         n = next;
     }
+    for (model_answers *a = t->answers; a != NULL;) {
+        model_answers *next = a->next;
+        free(a);
+        a = next;
+    }
+    t->answers = NULL;
     t->first = NULL;
     memset(t->by_identity, 0, sizeof t->by_identity);
     t->n_nodes = 0;
@@ -273,8 +279,26 @@ void node_table_forget(node_table *t, node *n) {
     }
 }
 
+/* It stays for as long as the table: a model's nodes come and go.  The names are bounded, so
+ * that nonsense cannot fill memory; those beyond share one entry. */
+enum { MAX_ANSWERS = 1024 };
+
+static lengths *answers_of(node_table *t, const char *name) {
+    size_t n = 0;
+    model_answers **at = &t->answers;
+    for (; *at != NULL; at = &(*at)->next, n++) {
+        if (strcmp((*at)->name, name) == 0) return &(*at)->lengths;
+    }
+    if (n >= MAX_ANSWERS) return &t->answers->lengths;
+    *at = calloc(1, sizeof **at);
+    if (*at == NULL) return NULL;
+    (void)snprintf((*at)->name, sizeof(*at)->name, "%s", name);
+    lengths_init(&(*at)->lengths);
+    return &(*at)->lengths;
+}
+
 /* Models of the HELLO; what was learned of one with the same name and file stays. */
-static status take_models(node *n, const wire_hello *hello, error *err) {
+static status take_models(node_table *t, node *n, const wire_hello *hello, error *err) {
     node_model *models = calloc(hello->n_models > 0 ? hello->n_models : 1, sizeof *models);
     if (models == NULL)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a node's models");
@@ -285,6 +309,11 @@ static status take_models(node *n, const wire_hello *hello, error *err) {
         copy_text(m->arch, sizeof m->arch, hello->models[i].arch);
         copy_text(m->numerics, sizeof m->numerics, hello->models[i].numerics);
         m->context_tokens = hello->models[i].context_tokens;
+        m->answers = answers_of(t, m->name);
+        if (m->answers == NULL) {
+            free_models(models, hello->n_models);
+            return error_set(err, STATUS_NO_MEMORY, "no memory for a node's models");
+        }
         m->since_wall_s = clock_wall_ms() / 1000;
         rates_init(&m->speed);
         node_model *old = node_find_model(n, m->name);
@@ -416,7 +445,7 @@ status node_table_hello(node_table *t, const void *identity, size_t n_identity, 
     if (n == NULL)
         return error_set(err, STATUS_NO_MEMORY, "hello.node: no room for '%s'", name);
     if (rc != STATUS_OK) return rc;
-    rc = take_models(n, hello, err);
+    rc = take_models(t, n, hello, err);
     if (rc != STATUS_OK) return rc;
     take_profile(n, hello);
     leave_identity(t, n, identity, n_identity, now_ms);

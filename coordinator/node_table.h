@@ -13,6 +13,7 @@
 
 #include "common/error.h"
 #include "common/wire.h"
+#include "coordinator/lengths.h"
 #include "coordinator/prefix_set.h"
 #include "coordinator/rates.h"
 #include <stdbool.h>
@@ -41,7 +42,8 @@ typedef struct node_model {
     uint64_t context_tokens;
     uint64_t since_wall_s;
     rates speed;
-    prefix_set held; /* beginnings of prompts that it has confirmed to hold */
+    lengths *answers; /* the table's, one for all nodes that have a model of the name */
+    prefix_set held;  /* beginnings of prompts that it has confirmed to hold */
 } node_model;
 
 typedef struct node_limits { /* milliseconds */
@@ -107,7 +109,15 @@ typedef struct node {
     char reason[320];
 } node;
 
+/* What is learned of a model whoever serves it. */
+typedef struct model_answers {
+    struct model_answers *next;
+    char name[WIRE_MAX_NAME + 1];
+    lengths lengths;
+} model_answers;
+
 typedef struct node_table {
+    model_answers *answers;
     node *first; /* by name */
     node *by_identity[NODE_BUCKETS];
     size_t n_nodes;

@@ -1,5 +1,6 @@
 #include "coordinator/options.h"
 
+#include "coordinator/aliases.h"
 #include <string.h>
 
 #define FIELD(member) offsetof(options, member)
@@ -155,6 +156,8 @@ status options_check(const options *o, error *err) {
             "mesh.curve_secret_file and mesh.curve_allow_file, or mesh.allow_plain",
             o->mesh);
     }
+    rc = aliases_check(o->aliases, err);
+    if (rc != STATUS_OK) return rc;
     if (o->node_down_s < o->node_suspect_s) {
         return error_set(err, STATUS_BAD_INPUT,
                          "node.down_s: %g is less than node.suspect_s %g", o->node_down_s,

@@ -24,7 +24,7 @@ static double curve(double n) {
 enum { UNKNOWN_PREFILL = 200, UNKNOWN_DECODE = 20 }; /* tok/s where nobody measured anything */
 
 void rates_init(rates *r) {
-    *r = (rates){.bytes_per_token = 4.0, .output_tokens = 256.0};
+    *r = (rates){.bytes_per_token = 4.0};
 }
 
 void rates_set_prior(rates *r, double prefill_tok_per_s, double decode_tok_per_s) {
@@ -54,12 +54,9 @@ void rates_learn_decode(rates *r, uint32_t occupancy, double tokens, double seco
     r->decode_tok_per_s[i] = blend(before, tokens / seconds, share);
 }
 
-void rates_learn_request(rates *r, double prompt_bytes, double prompt_tokens,
-                         double output_tokens) {
-    if (prompt_bytes >= 1 && prompt_tokens >= 1) {
-        r->bytes_per_token = blend(r->bytes_per_token, prompt_bytes / prompt_tokens, 0.1);
-    }
-    if (output_tokens >= 1) r->output_tokens = blend(r->output_tokens, output_tokens, 0.1);
+void rates_learn_prompt(rates *r, double prompt_bytes, double prompt_tokens) {
+    if (!(prompt_bytes >= 1) || !(prompt_tokens >= 1)) return;
+    r->bytes_per_token = blend(r->bytes_per_token, prompt_bytes / prompt_tokens, 0.1);
 }
 
 double rates_prefill(const rates *r) {

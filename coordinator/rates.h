@@ -19,7 +19,6 @@ typedef struct rates {
     double decode_tok_per_s[RATES_CLASSES]; /* a sequence; 0: no sample */
     double prior_decode_tok_per_s;          /* a sequence alone */
     double bytes_per_token;                 /* of prompts */
-    double output_tokens;                   /* of answers */
 } rates;
 
 void rates_init(rates *r);
@@ -28,8 +27,7 @@ void rates_set_prior(rates *r, double prefill_tok_per_s, double decode_tok_per_s
 
 void rates_learn_prefill(rates *r, double tokens, double seconds);
 void rates_learn_decode(rates *r, uint32_t occupancy, double tokens, double seconds);
-void rates_learn_request(rates *r, double prompt_bytes, double prompt_tokens,
-                         double output_tokens);
+void rates_learn_prompt(rates *r, double prompt_bytes, double prompt_tokens);
 
 double rates_prefill(const rates *r);
 /* Tokens a second of each of `occupancy` sequences. */

@@ -174,11 +174,45 @@ void request_describe_outlook(const coordinator *c, const request *r, dispatch_o
         failure_set(failure, 404, "model_not_found", "model", 0, message);
     } else if (c->nodes.first == NULL) {
         failure_set(failure, 503, "no_node", "", 2, "no worker has connected yet");
+    } else if (dispatch_loading_s(c, r) >= 0) {
+        double left_s = dispatch_loading_s(c, r);
+        (void)snprintf(message, sizeof message,
+                       "no node that serves the model '%s' is ready now; one is being loaded, "
+                       "about %.0f s are left",
+                       r->model, left_s);
+        failure_set(failure, 503, "loading", "", admission_retry_after_s(left_s), message);
     } else {
         (void)snprintf(message, sizeof message,
                        "no node that serves the model '%s' is ready now", r->model);
         failure_set(failure, 503, "no_node", "", 5, message);
     }
+}
+
+/* A client's own deadline that cannot be met is better refused now than missed later: for
+ * good where even an idle node would take longer, else with the time after which the
+ * queue may be short enough. */
+static bool deadline_is_hopeless(coordinator *c, const request *r, request_failure *failure) {
+    router_cost alone = {0}, now = {0};
+    if (r->deadline_ns == 0 || !dispatch_forecast(c, r, true, &alone)) return false;
+    double left_s = ((double)r->deadline_ns - (double)clock_monotonic_ns()) * 1e-9;
+    char message[300];
+    if (alone.total_s > left_s) {
+        (void)snprintf(message, sizeof message,
+                       "the answer would take about %.1f s on an idle node (%.1f s for the "
+                       "prompt), the deadline is in %.1f s",
+                       alone.total_s, alone.prefill_s, left_s);
+        failure_set(failure, 504, "deadline_unreachable", "", 0, message);
+        return true;
+    }
+    if (!dispatch_forecast(c, r, false, &now) || now.total_s <= left_s) return false;
+    (void)snprintf(
+        message, sizeof message,
+        "the answer would be ready in about %.1f s (%.1f s of waiting), the deadline "
+        "is in %.1f s",
+        now.total_s, now.wait_s, left_s);
+    failure_set(failure, 429, "deadline_unreachable", "",
+                admission_retry_after_s(now.total_s - left_s), message);
+    return true;
 }
 
 /* Counts the request against its key's limits, or says which of them it is over. */
@@ -224,10 +258,11 @@ static status submit(coordinator *c, request *r, request_failure *failure) {
         return STATUS_UNAVAILABLE;
     }
     dispatch_outlook outlook = dispatch_look(c, r);
-    if (outlook != DISPATCH_POSSIBLE) {
+    if (outlook != DISPATCH_POSSIBLE && outlook != DISPATCH_LOADING) {
         request_describe_outlook(c, r, outlook, failure);
         return outlook == DISPATCH_UNKNOWN ? STATUS_BAD_INPUT : STATUS_UNAVAILABLE;
     }
+    if (deadline_is_hopeless(c, r, failure)) return STATUS_TIMEOUT;
     if (!begin_of_tenant(r, failure)) return STATUS_UNAVAILABLE;
     r->id = ++c->last_request;
     r->epoch = 1;

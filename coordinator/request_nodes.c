@@ -6,20 +6,9 @@
 #include "coordinator/account.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dispatch.h"
+#include "coordinator/learning.h"
 #include <stdio.h>
 #include <string.h>
-
-/* End the stretch of decoding and learn from it when it was long enough to tell. */
-static void end_stretch(request *r, uint64_t now_ns) {
-    node_model *m = node_find_model(r->node, r->model);
-    double seconds = (double)(now_ns - r->stretch_ns) * 1e-9;
-    if (m != NULL && r->stretch_tokens >= 8 && seconds > 0.02) {
-        rates_learn_decode(&m->speed, r->stretch_occupancy, (double)r->stretch_tokens, seconds);
-    }
-    r->stretch_ns = now_ns;
-    r->stretch_tokens = 0;
-    r->stretch_occupancy = r->node->in_flight;
-}
 
 static void count_tokens(coordinator *c, request *r, const wire_tokens *tokens) {
     uint64_t now_ns = clock_monotonic_ns();
@@ -29,14 +18,10 @@ static void count_tokens(coordinator *c, request *r, const wire_tokens *tokens) 
             r->first_token_ns = now_ns;
             metric_observe(c->counters.first_token, (double)(now_ns - r->received_ns) * 1e-9);
         }
-        end_stretch(r, now_ns);
-        r->stretch_tokens = 0;
+        learning_tokens(r, tokens->n_ids, true, now_ns);
     } else {
         metric_observe(c->counters.between_tokens, (double)(now_ns - r->last_token_ns) * 1e-9);
-        r->stretch_tokens += tokens->n_ids;
-        if (r->stretch_tokens >= 32 || r->stretch_occupancy != r->node->in_flight) {
-            end_stretch(r, now_ns);
-        }
+        learning_tokens(r, tokens->n_ids, false, now_ns);
     }
     r->last_token_ns = now_ns;
     r->tokens += tokens->n_ids;
@@ -93,35 +78,12 @@ void request_on_tokens(coordinator *c, node *n, const wire_tokens *tokens) {
     if (r->sink.on_tokens(r->sink.context, tokens, &err) != STATUS_OK) mistrust(c, r, err.text);
 }
 
-/* What the worker confirms is held; what it was thought to hold and skipped nothing of is
- * not. */
-static void learn_held(request *r, node_model *m, const wire_done *done) {
-    if (r->n_held > 0 && done->cached_tokens == 0) {
-        for (size_t i = 0; i < r->n_held; i++)
-            prefix_set_remove(&m->held, r->chain.hashes[i]);
-    }
-    for (size_t i = 0; i < done->n_boundaries; i++)
-        prefix_set_add(&m->held, done->boundaries[i]);
-}
-
-static void learn_from_done(coordinator *c, request *r, const wire_done *done) {
-    node *n = r->node;
-    node_model *m = node_find_model(n, r->model);
-    n->served++;
-    n->tokens_in += done->prompt_tokens;
+static void count_done(coordinator *c, const request *r, const wire_done *done) {
+    r->node->served++;
+    r->node->tokens_in += done->prompt_tokens;
     metric_add(c->counters.finished, 1);
     metric_add(c->counters.prompt_tokens, (double)done->prompt_tokens);
     metric_add(c->counters.cached_tokens, (double)done->cached_tokens);
-    if (m == NULL) return;
-    learn_held(r, m, done);
-    end_stretch(r, clock_monotonic_ns());
-    if (r->given.resumed > 0) return; /* its prefill had tokens of the answer in it */
-    if (done->prompt_tokens > done->cached_tokens) {
-        rates_learn_prefill(&m->speed, (double)(done->prompt_tokens - done->cached_tokens),
-                            done->prefill_ms * 1e-3);
-    }
-    rates_learn_request(&m->speed, r->prompt_bytes, (double)done->prompt_tokens,
-                        (double)done->completion_tokens);
 }
 
 void request_on_done(coordinator *c, node *n, const wire_done *done) {
@@ -132,8 +94,9 @@ void request_on_done(coordinator *c, node *n, const wire_done *done) {
         return;
     }
     if (!number_fits(c, r, done->number)) return;
-    learn_from_done(c, r, done);
     account_done(c, r, n, done);
+    count_done(c, r, done);
+    learning_done(r, done, clock_monotonic_ns());
     node_table_success(&c->nodes, n, clock_monotonic_ms());
     log_info(
         "request-done", "request=%s node=%s prompt=%llu cached=%llu completion=%llu ms=%.1f",
@@ -178,6 +141,10 @@ void request_on_error(coordinator *c, node *n, const wire_error *e) {
     if (failure.http_status == 499)
         failure.http_status = 503; /* nobody here has cancelled it */
     if (failure.http_status == 503 || failure.http_status == 429) failure.retry_after_s = 2;
+    if (strcmp(failure.code, "deadline_exceeded") == 0) { /* the client's: nobody's fault */
+        request_fail(c, r, &failure);
+        return;
+    }
     bool busy = strcmp(failure.code, "busy") == 0;
     if (busy) {
         /* More was sent than it now has room for; its next beat says how much. */

@@ -5,6 +5,7 @@
 #include "common/log.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dispatch.h"
+#include "coordinator/forecast.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ static bool older(uint64_t now_ns, uint64_t since_ns, double limit_s) {
 static double first_token_limit_s(const coordinator *c, request *r) {
     const node_model *m = node_find_model(r->node, r->model);
     if (m == NULL) return c->options->limit_first_token_s;
-    double prefill_s = dispatch_prompt_tokens(r, m) / rates_prefill(&m->speed);
+    double prefill_s = forecast_prompt_tokens(r, m) / rates_prefill(&m->speed);
     /* What was given elsewhere runs again token by token. */
     prefill_s += (double)r->given.n_ids / rates_decode(&m->speed, r->node->in_flight);
     return c->options->limit_first_token_s + 3 * prefill_s;
@@ -40,6 +41,8 @@ static void tick_placed(coordinator *c, request *r, uint64_t now_ns) {
     const options *o = c->options;
     if (r->state == REQUEST_CANCELLING) {
         if (older(now_ns, r->cancelled_ns, o->limit_cancel_s)) request_forget(c, r);
+    } else if (r->deadline_ns != 0 && now_ns >= r->deadline_ns) {
+        time_out(c, r, "deadline_exceeded", "the client's deadline has passed", false);
     } else if (older(now_ns, r->received_ns, o->limit_total_s)) {
         time_out(c, r, "total_timeout", "the request took longer than limit.total_s", false);
     } else if (r->state == REQUEST_SENT &&
@@ -61,7 +64,11 @@ static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
     dispatch_outlook outlook = dispatch_look(c, r);
     if (outlook == DISPATCH_TRIED && r->last_failure.http_status != 0) {
         request_fail(c, r, &r->last_failure);
-    } else if (outlook != DISPATCH_POSSIBLE) {
+    } else if (r->deadline_ns != 0 && now_ns >= r->deadline_ns) {
+        failure_set(&failure, 504, "deadline_exceeded", "", 0,
+                    "the client's deadline passed before a node was free");
+        request_fail(c, r, &failure);
+    } else if (outlook != DISPATCH_POSSIBLE && outlook != DISPATCH_LOADING) {
         request_describe_outlook(c, r, DISPATCH_NO_NODE, &failure);
         request_fail(c, r, &failure);
     } else if (older(now_ns, r->received_ns, c->options->queue_max_wait_s)) {

@@ -3,17 +3,22 @@
 #include <string.h>
 
 router_cost router_estimate(const router_node *node, const router_job *job) {
-    router_cost cost = {.round_trip_s = node->round_trip_s};
+    router_cost cost = {.round_trip_s = node->round_trip_s, .path_s = node->path_s};
     size_t ahead = node->n_finish;
-    uint32_t occupancy = (uint32_t)ahead + 1;
+    cost.occupancy = (uint32_t)ahead + 1;
     if (ahead >= node->places) {
         /* Of the n requests there, n - places + 1 must end before this one begins. */
         cost.wait_s = node->finish_s[ahead - node->places];
-        occupancy = node->places;
+        cost.occupancy = node->places;
     }
-    cost.prefill_s = job->prompt_tokens / rates_prefill(node->speed);
-    cost.decode_s = job->output_tokens / rates_decode(node->speed, occupancy);
-    cost.total_s = cost.wait_s + cost.prefill_s + cost.decode_s + cost.round_trip_s;
+    double held =
+        node->held_tokens < job->prompt_tokens ? node->held_tokens : job->prompt_tokens;
+    cost.prefill_tok_per_s = rates_prefill(node->speed);
+    cost.decode_tok_per_s = rates_decode(node->speed, cost.occupancy);
+    cost.prefill_s = (job->prompt_tokens - held) / cost.prefill_tok_per_s;
+    cost.decode_s = job->output_tokens / cost.decode_tok_per_s;
+    cost.total_s =
+        cost.wait_s + cost.prefill_s + cost.decode_s + cost.round_trip_s + cost.path_s;
     return cost;
 }
 

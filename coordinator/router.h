@@ -3,7 +3,8 @@
  * Pure functions over a snapshot: the caller describes each node that may serve
  * and the router gives each one's expected completion,
  *
- *     wait + prompt / prefill rate + output / decode rate at the occupancy + round trip,
+ *     wait + uncached prompt / prefill rate + output / decode rate at the occupancy
+ *          + round trip + what a relayed path costs,
  *
  * with the request itself counted.  The wait of a full node is the time until a
  * place is free, so an idle slow node wins only when it really finishes first.
@@ -24,10 +25,13 @@ typedef struct router_node {
     size_t n_finish;
     size_t cap_finish;
     double round_trip_s;
+    double path_s;      /* for a path that is not direct */
+    double held_tokens; /* of the prompt of the request being placed, confirmed */
 } router_node;
 
 typedef struct router_job {
     double prompt_tokens;
+    double held_tokens; /* for the record: what counts is the node's */
     double output_tokens;
 } router_job;
 
@@ -36,7 +40,10 @@ typedef struct router_cost {
     double prefill_s;
     double decode_s;
     double round_trip_s;
+    double path_s;
     double total_s;
+    double prefill_tok_per_s, decode_tok_per_s; /* the rates it stands on */
+    uint32_t occupancy;
 } router_cost;
 
 router_cost router_estimate(const router_node *node, const router_job *job);
