@@ -60,7 +60,7 @@ WORKER_SRC      := $(filter-out worker/main.c,$(call sources,worker worker/text 
 COORDINATOR_SRC := $(filter-out coordinator/main.c,$(call sources,coordinator))
 TEST_SRC        := $(filter-out $(if $(SAN),tests/kernels/test_cuda_kernels.c tests/golden/test_cuda_backend.c),$(call sources,tests/unit tests/kernels tests/golden))
 MAKE_MODEL_SRC  := $(sort $(wildcard tests/benchmark/make_model*.c))
-TOOL_SRC        := $(filter-out $(MAKE_MODEL_SRC),$(call sources,tests/benchmark tests/fleet))
+TOOL_SRC        := $(filter-out $(MAKE_MODEL_SRC) tests/benchmark/placement_sim.c,$(call sources,tests/benchmark tests/fleet))
 FUZZ_SRC        := $(filter tests/fuzz/fuzz_%,$(call sources,tests/fuzz))
 
 LIBS     := $(BUILD)/libcoordinator.a $(BUILD)/libworker.a $(BUILD)/libkernels.a $(BUILD)/libcommon.a
@@ -157,6 +157,7 @@ CUDA_CASES := $(CUDA_CASE_OBJ) $(BUILD)/obj/tests/kernels/cuda_emu.o
 $(BUILD)/tests/kernels/test_cuda_kernels: $(CUDA_CASES)
 $(BUILD)/tests/kernels/test_cuda_kernels: LDLIBS += -lstdc++
 $(BUILD)/tests/benchmark/bench_cuda: $(CUDA_CASE_OBJ)
+$(BUILD)/tests/benchmark/placement: $(BUILD)/obj/tests/benchmark/placement_sim.o
 # A driver for machines without a GPU: the kernels' sources behind libcuda's functions.
 CUDA_DOUBLE := $(BUILD)/tests/libcuda_double.so
 $(CUDA_DOUBLE): tests/golden/cuda_double.c tests/kernels/cuda_emu.cc $(CUDA_SRC) $(wildcard tests/kernels/*.h) worker/cuda_driver.h

@@ -4,7 +4,8 @@
  *                 [--slots S] [--prefill TOK/S] [--decode TOK/S] [--beat-ms MS]
  *                 [--hash H] [--numerics N] [--fault KIND] [--fault-at TOKEN] [--curve SERVER-KEY --secret-file FILE]
  *
- * For faults and scale only: a request of max_tokens N (default 16) gets N tokens
+ * For faults and scale only: a request of max_tokens N (or, without, one that says
+ * "answer-tokens=N"; default 16) gets N tokens
  * "t0 t1 ...", at the set rates; one that resumes goes on where it broke off.  Faults:
  * hang (takes requests, answers nothing), drop (goes silent at token N), die (exits at token N), error (500), refuse (503,
  * retryable), bad (400), gap (skips a number at token N), garbage (sends nonsense
@@ -144,6 +145,10 @@ static uint64_t wanted_tokens(const wire_submit *s) {
     if (json_parse(&body, s->body.bytes, s->body.length, "body", &err) != STATUS_OK) return 16;
     const cJSON *max = cJSON_GetObjectItemCaseSensitive(body, "max_tokens");
     uint64_t n = max != NULL ? (uint64_t)max->valuedouble : 16;
+    /* What the coordinator cannot know beforehand, as of a real answer. */
+    static const char word[] = "answer-tokens=";
+    const char *said = memmem(s->body.bytes, s->body.length, word, sizeof word - 1);
+    if (max == NULL && said != NULL) n = strtoull(said + sizeof word - 1, NULL, 10);
     cJSON_Delete(body);
     return n;
 }
