@@ -12,6 +12,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* Keys of the outer epoll; those with HTTP_EVENT_BIT are the HTTP server's. */
@@ -63,6 +64,8 @@ static void on_hello(coordinator *c, const worker_peer *peer, const wire_hello *
     error err = {0};
     node *n = NULL;
     bool bound = peer->user_id[0] != '\0';
+    /* Its connection was let in by a list that has changed since. */
+    if (bound && !worker_link_allows(c->link, peer->user_id)) return;
     if (bound && (hello->node.length != strlen(peer->user_id) ||
                   memcmp(hello->node.bytes, peer->user_id, hello->node.length) != 0)) {
         refuse(c, peer, 403, "wrong_name", false, "the key belongs to a node of another name");
@@ -264,6 +267,8 @@ static status open_web(coordinator *c, error *err) {
 static status open_http(coordinator *c, error *err) {
     const options *o = c->options;
     http_params params = {.address = o->http,
+                          .tls_cert_file = o->http_tls_cert_file,
+                          .tls_key_file = o->http_tls_key_file,
                           .max_body_bytes = (size_t)o->http_max_body_mib << 20,
                           .max_bodies_bytes = (size_t)o->http_max_bodies_mib << 20,
                           .max_queue_bytes = (size_t)o->http_stream_queue_kib << 10,
@@ -318,6 +323,19 @@ void coordinator_close(coordinator *c) {
 
 /* ------------------------------------------------------------ running */
 
+/* A node whose key was taken off the list goes at once: its requests begin elsewhere, and
+ * its connection, which the gate had let in, is cut. */
+static void on_node_removed(void *context, const char *name) {
+    coordinator *c = context;
+    node *n = node_table_by_name(&c->nodes, name);
+    log_warn("node-removed", "node=%s reason=\"its key is not on the allow-list any more\"",
+             name);
+    if (n == NULL) return;
+    if (n->fd >= 0) (void)shutdown(n->fd, SHUT_RDWR);
+    node_table_forget(&c->nodes, n);
+    c->dispatch_due = true;
+}
+
 /* SIGHUP: read again what may change; what is wrong stays as it was. */
 static void reload(coordinator *c) {
     error err = {0};
@@ -325,6 +343,10 @@ static void reload(coordinator *c) {
         log_error("reload-failed", "what=keys error=\"%s\"", err.text);
     else
         log_info("reload", "keys=%zu", c->auth.n_keys);
+    if (worker_link_reload(c->link, c, on_node_removed, &err) != STATUS_OK)
+        log_error("reload-failed", "what=allow-list error=\"%s\"", err.text);
+    if (http_server_reload(c->http, &err) != STATUS_OK)
+        log_error("reload-failed", "what=certificate error=\"%s\"", err.text);
 }
 
 static void on_signal(coordinator *c) {

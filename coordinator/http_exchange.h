@@ -5,6 +5,7 @@
 #include "coordinator/http_connection.h"
 #include "coordinator/http_server.h"
 #include "coordinator/http_watch.h"
+#include "coordinator/tls_identity.h"
 #include <microhttpd.h>
 
 enum { HTTP_MAX_HEADERS_OUT = 16 };
@@ -49,8 +50,9 @@ struct http_exchange {
 struct http_server {
     http_params params;
     struct MHD_Daemon *daemon;
-    int listen_fd; /* until the daemon owns it */
-    bool dirty;    /* a reply or resumption waits for MHD_run */
+    tls_identity *tls; /* NULL: plain HTTP */
+    int listen_fd;     /* until the daemon owns it */
+    bool dirty;        /* a reply or resumption waits for MHD_run */
     bool closing;
     char address[300];
     http_connections connections;

@@ -219,6 +219,31 @@ static void log_daemon(void *context, const char *format, va_list args) {
     log_debug("http-daemon", "text=\"%s\"", text);
 }
 
+/* With TLS the certificate is chosen at each handshake, so that it can be replaced. */
+static struct MHD_Daemon *start_daemon(http_server *s) {
+    static char versions[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
+    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_CERT_CALLBACK, 0, NULL},
+                                   {MHD_OPTION_HTTPS_PRIORITIES, 0, versions},
+                                   {MHD_OPTION_END, 0, NULL}};
+    tls_identity_callback *callback = tls_identity_get_callback(s->tls);
+    memcpy(&tls[0].ptr_value, &callback,
+           sizeof callback); /* a function, which C casts to no void* */
+    if (s->tls == NULL) tls[0].option = MHD_OPTION_END;
+    return MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+            (s->tls != NULL ? MHD_USE_TLS : 0),
+        0, NULL, NULL, on_access, s, MHD_OPTION_EXTERNAL_LOGGER, log_daemon, s,
+        MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_CONNECTION_LIMIT,
+        s->params.max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT, (s->params.idle_ms + 999) / 1000,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, s, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+}
+
+status http_server_reload(http_server *s, error *err) {
+    return s->tls == NULL ? STATUS_OK : tls_identity_reload(s->tls, err);
+}
+
 status http_server_open(http_server **out, const http_params *params, int outer_epoll,
                         error *err) {
     *out = NULL;
@@ -231,14 +256,10 @@ status http_server_open(http_server **out, const http_params *params, int outer_
     const union MHD_DaemonInfo *info;
     status rc =
         http_listen(&s->listen_fd, s->params.address, s->address, sizeof s->address, err);
+    if (rc == STATUS_OK && params->tls_cert_file[0] != '\0')
+        rc = tls_identity_open(&s->tls, params->tls_cert_file, params->tls_key_file, err);
     if (rc != STATUS_OK) goto fail;
-    s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access,
-        s, MHD_OPTION_EXTERNAL_LOGGER, log_daemon, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
-        MHD_OPTION_CONNECTION_LIMIT, params->max_connections,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-        (params->idle_ms + 999) / 1000, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
+    s->daemon = start_daemon(s);
     if (s->daemon == NULL) {
         rc =
             error_set(err, STATUS_IO, "http: libmicrohttpd does not start on '%s'", s->address);
@@ -270,6 +291,7 @@ void http_server_close(http_server *s) {
     }
     if (s->listen_fd >= 0) (void)close(s->listen_fd);
     http_connections_close(&s->connections);
+    tls_identity_close(s->tls);
     http_watch_release(&s->watch);
     free(s);
 }

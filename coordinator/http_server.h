@@ -28,7 +28,9 @@ typedef struct http_server http_server;
 typedef struct http_exchange http_exchange;
 
 typedef struct http_params {
-    const char *address; /* HOST:PORT */
+    const char *address;       /* HOST:PORT */
+    const char *tls_cert_file; /* "": plain HTTP */
+    const char *tls_key_file;
     size_t max_body_bytes;
     size_t max_bodies_bytes; /* held at once, over all connections */
     size_t max_queue_bytes;  /* of a stream */
@@ -59,6 +61,8 @@ void http_server_close(http_server *s);
 const char *http_server_address(const http_server *s); /* HOST:PORT with the real port */
 http_stats http_server_stats(const http_server *s);
 
+/* Read the certificate again, for connections that come from now on. */
+status http_server_reload(http_server *s, error *err);
 void http_server_event(http_server *s, uint64_t data);
 /* Do what is due; call it after each wake-up and after the owner has replied. */
 void http_server_run(http_server *s);

@@ -3,6 +3,7 @@
 #include "common/log.h"
 #include "common/thread.h"
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,15 +11,16 @@
 #include <sys/stat.h>
 #include <zmq.h>
 
-enum { KEY_TEXT = 40, KEY_BYTES = 32, NAME_SIZE = 129, MAX_ALLOWED = 10000 };
+enum { KEY_TEXT = 40, KEY_BYTES = 32, MAX_ALLOWED = 10000 };
 
 typedef struct allowed {
     unsigned char key[KEY_BYTES];
-    char name[NAME_SIZE];
+    char name[MESH_NAME_SIZE];
 } allowed;
 
 struct mesh_keys {
     char secret[KEY_TEXT + 1];
+    pthread_mutex_t lock; /* of the list: `io` changes it, `zap` reads it */
     allowed *list;
     size_t n_list;
 };
@@ -57,7 +59,7 @@ static status take_allowed(mesh_keys *keys, const char *path, int number, char *
     keys->list = list;
     allowed *a = &list[keys->n_list];
     if (n != 2 || strlen(words[0]) != KEY_TEXT || zmq_z85_decode(a->key, words[0]) == NULL ||
-        strlen(words[1]) >= NAME_SIZE || keys->n_list >= MAX_ALLOWED) {
+        strlen(words[1]) >= MESH_NAME_SIZE || keys->n_list >= MAX_ALLOWED) {
         return error_set(err, STATUS_BAD_INPUT,
                          "%s:%d: expected `KEY NODE-NAME` with a key of 40 characters of Z85",
                          path, number);
@@ -97,6 +99,7 @@ status mesh_keys_read(mesh_keys **out, const char *secret_file, const char *allo
     *out = NULL;
     mesh_keys *keys = calloc(1, sizeof *keys);
     if (keys == NULL) return error_set(err, STATUS_NO_MEMORY, "mesh: no memory");
+    (void)pthread_mutex_init(&keys->lock, NULL); /* cannot fail with these attributes */
     status rc = read_lines(keys, secret_file, true, take_secret, err);
     if (rc == STATUS_OK && keys->secret[0] == '\0') {
         rc = error_set(err, STATUS_BAD_INPUT, "%s: holds no key", secret_file);
@@ -114,6 +117,7 @@ void mesh_keys_free(mesh_keys *keys) {
     if (keys == NULL) return;
     explicit_bzero(keys->secret, sizeof keys->secret);
     free(keys->list);
+    (void)pthread_mutex_destroy(&keys->lock);
     free(keys);
 }
 
@@ -126,11 +130,52 @@ status mesh_keys_apply(const mesh_keys *keys, void *socket, error *err) {
     return STATUS_OK;
 }
 
-const char *mesh_keys_lookup(const mesh_keys *keys, const unsigned char key[32]) {
-    for (size_t i = 0; i < keys->n_list; i++) {
-        if (memcmp(keys->list[i].key, key, KEY_BYTES) == 0) return keys->list[i].name;
+bool mesh_keys_lookup(mesh_keys *keys, const unsigned char key[32], char name[MESH_NAME_SIZE]) {
+    bool found = false;
+    (void)pthread_mutex_lock(&keys->lock);
+    for (size_t i = 0; i < keys->n_list && !found; i++) {
+        found = memcmp(keys->list[i].key, key, KEY_BYTES) == 0;
+        if (found) memcpy(name, keys->list[i].name, MESH_NAME_SIZE);
     }
-    return NULL;
+    (void)pthread_mutex_unlock(&keys->lock);
+    return found;
+}
+
+bool mesh_keys_allow(mesh_keys *keys, const char *name) {
+    for (size_t i = 0; i < keys->n_list; i++) { /* in `io`, which alone changes the list */
+        if (strcmp(keys->list[i].name, name) == 0) return true;
+    }
+    return false;
+}
+
+static bool holds(const mesh_keys *keys, const allowed *a) {
+    for (size_t i = 0; i < keys->n_list; i++) {
+        if (memcmp(keys->list[i].key, a->key, KEY_BYTES) == 0 &&
+            strcmp(keys->list[i].name, a->name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+status mesh_keys_reload(mesh_keys *keys, const char *allow_file, void *context,
+                        void (*on_removed)(void *context, const char *name), error *err) {
+    mesh_keys fresh = {.n_list = 0};
+    status rc = read_lines(&fresh, allow_file, false, take_allowed, err);
+    if (rc != STATUS_OK) {
+        free(fresh.list);
+        return rc;
+    }
+    mesh_keys old = {.list = keys->list, .n_list = keys->n_list};
+    (void)pthread_mutex_lock(&keys->lock);
+    keys->list = fresh.list;
+    keys->n_list = fresh.n_list;
+    (void)pthread_mutex_unlock(&keys->lock);
+    for (size_t i = 0; i < old.n_list; i++) {
+        if (!holds(keys, &old.list[i])) on_removed(context, old.list[i].name);
+    }
+    free(old.list);
+    return STATUS_OK;
 }
 
 /* ------------------------------------------------------------ the gate */
@@ -139,7 +184,7 @@ struct mesh_gate {
     thread thread;
     void *context;
     void *socket;
-    const mesh_keys *keys;
+    mesh_keys *keys;
 };
 
 enum { ZAP_FRAMES = 7, ZAP_FRAME_SIZE = 256 };
@@ -180,10 +225,12 @@ static void gate_body(void *argument) {
     int lengths[ZAP_FRAMES] = {0};
     int n;
     while ((n = receive_request(gate->socket, frames, lengths)) >= 0) {
+        char found[MESH_NAME_SIZE];
         const char *name = NULL;
         if (n == ZAP_FRAMES && lengths[5] == 5 && memcmp(frames[5], "CURVE", 5) == 0 &&
-            lengths[6] == KEY_BYTES) {
-            name = mesh_keys_lookup(gate->keys, (const unsigned char *)frames[6]);
+            lengths[6] == KEY_BYTES &&
+            mesh_keys_lookup(gate->keys, (const unsigned char *)frames[6], found)) {
+            name = found;
         }
         if (name == NULL) {
             log_warn("mesh-refused", "address=%.*s reason=\"key is not on the allow-list\"",
@@ -194,7 +241,7 @@ static void gate_body(void *argument) {
     (void)zmq_close(gate->socket);
 }
 
-status mesh_gate_open(mesh_gate **out, void *zmq_context, const mesh_keys *keys, error *err) {
+status mesh_gate_open(mesh_gate **out, void *zmq_context, mesh_keys *keys, error *err) {
     *out = NULL;
     mesh_gate *gate = calloc(1, sizeof *gate);
     if (gate == NULL) return error_set(err, STATUS_NO_MEMORY, "mesh: no memory");

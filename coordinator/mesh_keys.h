@@ -10,7 +10,10 @@
 #define SILICEO_COORDINATOR_MESH_KEYS_H
 
 #include "common/error.h"
+#include <stdbool.h>
 #include <stddef.h>
+
+enum { MESH_NAME_SIZE = 129 };
 
 typedef struct mesh_keys mesh_keys;
 typedef struct mesh_gate mesh_gate;
@@ -21,12 +24,18 @@ status mesh_keys_read(mesh_keys **out, const char *secret_file, const char *allo
 void mesh_keys_free(mesh_keys *keys); /* wipes the secret; accepts NULL */
 /* Make the ZeroMQ socket a CURVE server with the secret key. */
 status mesh_keys_apply(const mesh_keys *keys, void *socket, error *err);
-/* The node name of a key of 32 bytes; NULL when it is not on the list. */
-const char *mesh_keys_lookup(const mesh_keys *keys, const unsigned char key[32]);
+/* The node name of a key of 32 bytes; false when it is not on the list. */
+bool mesh_keys_lookup(mesh_keys *keys, const unsigned char key[32], char name[MESH_NAME_SIZE]);
+/* Is there a key for this node? */
+bool mesh_keys_allow(mesh_keys *keys, const char *name);
+/* Read the allow-list again; on_removed is told each node whose key is not there any more.  On
+ * failure the old list stays.  The gate's thread sees one list or the other. */
+status mesh_keys_reload(mesh_keys *keys, const char *allow_file, void *context,
+                        void (*on_removed)(void *context, const char *name), error *err);
 
 /* The ZAP handler: a thread of its own that answers from the list until
  * mesh_gate_close(), which shuts the context down.  Open it before binding. */
-status mesh_gate_open(mesh_gate **out, void *zmq_context, const mesh_keys *keys, error *err);
+status mesh_gate_open(mesh_gate **out, void *zmq_context, mesh_keys *keys, error *err);
 void mesh_gate_close(mesh_gate *gate); /* accepts NULL */
 
 #endif

@@ -14,6 +14,11 @@ static const config_key keys[] = {
     {"name", CONFIG_STRING, FIELD(name), "coordinator", 0, 0, NULL, "name told to workers"},
     {"log_level", CONFIG_CHOICE, FIELD(log_level), "info", 0, 0, "debug|info|warn|error",
      "least level that is logged"},
+    {"http.tls_cert_file", CONFIG_STRING, FIELD(http_tls_cert_file), "", 0, 0, NULL,
+     "PEM file with the certificate and its chain: the API speaks HTTPS; SIGHUP reads it "
+     "again"},
+    {"http.tls_key_file", CONFIG_STRING, FIELD(http_tls_key_file), "", 0, 0, NULL,
+     "PEM file with the certificate's private key"},
     {"http.max_body_mib", CONFIG_INT, FIELD(http_max_body_mib), "8", 1, 32, NULL,
      "largest request body, MiB; others wait for the parsing of one, about 7 ms a MiB"},
     {"http.max_bodies_mib", CONFIG_INT, FIELD(http_max_bodies_mib), "512", 1, 1048576, NULL,
@@ -143,6 +148,10 @@ status options_check(const options *o, error *err) {
     }
     rc = check_address("mesh", o->mesh + 6, err);
     if (rc != STATUS_OK) return rc;
+    if ((o->http_tls_cert_file[0] == '\0') != (o->http_tls_key_file[0] == '\0')) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "http.tls_cert_file and http.tls_key_file go together");
+    }
     bool curve = o->mesh_curve_secret_file[0] != '\0';
     if (curve != (o->mesh_curve_allow_file[0] != '\0')) {
         return error_set(err, STATUS_BAD_INPUT,

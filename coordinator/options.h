@@ -15,6 +15,8 @@ typedef struct options {
     const char *name;
     const char *log_level;
 
+    const char *http_tls_cert_file;
+    const char *http_tls_key_file;
     int64_t http_max_body_mib;
     int64_t http_max_bodies_mib;
     int64_t http_max_connections;

@@ -135,6 +135,17 @@ void worker_link_close(worker_link *link) {
     free(link);
 }
 
+status worker_link_reload(worker_link *link, void *context,
+                          void (*on_removed)(void *context, const char *name), error *err) {
+    if (link->keys == NULL) return STATUS_OK;
+    return mesh_keys_reload(link->keys, link->params.curve_allow_file, context, on_removed,
+                            err);
+}
+
+bool worker_link_allows(const worker_link *link, const char *node_name) {
+    return link->keys == NULL || mesh_keys_allow(link->keys, node_name);
+}
+
 const char *worker_link_address(const worker_link *link) {
     return link->address;
 }

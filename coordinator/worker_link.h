@@ -46,6 +46,13 @@ const char *worker_link_address(const worker_link *link); /* with the real port 
 int worker_link_fd(const worker_link *link);
 int worker_link_monitor_fd(const worker_link *link);
 
+/* Read the allow-list again: on_removed is told each node that may connect no more.  Nothing to
+ * do without CURVE. */
+status worker_link_reload(worker_link *link, void *context,
+                          void (*on_removed)(void *context, const char *name), error *err);
+/* May this node be here, by the list as it is now? */
+bool worker_link_allows(const worker_link *link, const char *node_name);
+
 /* Receive up to max messages.  True: there may be more, call again before sleeping. */
 bool worker_link_drain(worker_link *link, size_t max);
 /* Is something there now?  Ask after each send and before each sleep. */

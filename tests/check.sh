@@ -62,7 +62,7 @@ compile() { # COMPILER VERSION: -Werror with the version that the code is clean 
 }
 tidy_files() { # FLAGS...: files come on stdin, one process a file
     xargs -r -P "$jobs" -I {} clang-tidy --quiet --warnings-as-errors='*' {} -- -std=c11 -D_GNU_SOURCE -I. \
-        '-DSILICEO_BUILD="check"' $(pkg-config --cflags libcjson libmicrohttpd libsodium) "$@" 2>/dev/null
+        '-DSILICEO_BUILD="check"' $(pkg-config --cflags libcjson libmicrohttpd libsodium gnutls libpq) -DSILICEO_LIBPQ "$@" 2>/dev/null
 }
 tidy() {
     rc=0
