@@ -5,6 +5,8 @@
 #include "kernels/rope.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { MOST_PINNED_LOGITS = 64 * 1024 * 1024 };
 
@@ -226,6 +228,9 @@ static void cuda_read_stats(const backend *base, model_stats *out) {
     const backend_cuda *b = (const backend_cuda *)base;
     const cuda_experts *x = &b->experts;
     out->launches = b->launches;
+    model_stats_add_host(out, x->host);
+    out->disk_bytes += b->load_disk_bytes;
+    out->pinned_bytes = b->pinned_bytes;
     out->expert_bytes_moved = x->bytes_moved;
     out->expert_lookups = x->lookups;
     out->expert_hits = b->params.n_slots > 0 ? x->lookups : 0; /* 0: nobody asked for slots */
@@ -366,6 +371,19 @@ static status send_frequencies(backend_cuda *b, error *err) {
                      inv_freq, n_rot / 2 * sizeof(float));
 }
 
+/* What VRAM and pinned memory hold, the page cache need not; the embedding stays mapped, and a
+ * token's row of it is all that is read there.  Where the CPU lane reads the file and there is
+ * room for its pages, they are wanted instead. */
+static void give_back_file(const backend_cuda *b) {
+    const weight_matrix *table = &b->weights->embedding;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = (uintptr_t)table->data / page * page;
+    uintptr_t end = (uintptr_t)table->data + table->row_bytes * table->n_rows;
+    if (b->experts.lane != NULL && b->params.pin_experts) return;
+    gguf_give_back(b->weights->file);
+    (void)madvise((void *)first, end - first, MADV_RANDOM); /* only advice */
+}
+
 status backend_cuda_open(backend **out, const model_config *config, model_weights *weights,
                          const model_params *params, error *err) {
     *out = NULL;
@@ -395,6 +413,7 @@ status backend_cuda_open(backend **out, const model_config *config, model_weight
     /* Opening copies plainly: all of that has arrived before the first launch. */
     rc = CUDA_CALL(b->driver, err, cuStreamSynchronize, NULL);
     if (rc != STATUS_OK) goto fail;
+    give_back_file(b);
     *out = &b->base;
     return STATUS_OK;
 fail:

@@ -19,6 +19,7 @@
 #include "worker/cuda_driver.h"
 #include "worker/memory/cuda_layout.h"
 #include "worker/memory/expert_cache.h"
+#include "worker/memory/host_tier.h"
 
 enum { CUDA_RECORD_BUFFERS = 16, CUDA_FEW_ROWS = 1 };
 
@@ -31,10 +32,12 @@ typedef struct cuda_span {
     batch_view view;
 } cuda_span;
 
-/* Where records lie in the pinned staging: a ring of buffers, each free when its event is. */
+/* Records on their way from the host tier, which holds each until its event says that it has
+ * arrived; the oldest is next. */
 typedef struct cuda_staging {
-    unsigned char *bytes; /* [CUDA_RECORD_BUFFERS][slot_bytes] */
     cuda_event used[CUDA_RECORD_BUFFERS];
+    bool held[CUDA_RECORD_BUFFERS];
+    uint32_t layer[CUDA_RECORD_BUFFERS], expert[CUDA_RECORD_BUFFERS];
     uint32_t next;
 } cuda_staging;
 
@@ -43,8 +46,11 @@ typedef struct cuda_lane cuda_lane;
 typedef struct cuda_experts {
     expert_cache *cache; /* NULL: every expert has a slot of its own */
     cuda_staging staging;
-    unsigned char *all; /* pinned, [n_layers][n_experts] records; NULL: read from the file */
-    uint64_t *records;  /* pinned, [n_layers][n_experts]: what the device's table gets */
+    host_tier *host;        /* records in RAM */
+    unsigned char *all;     /* pinned, [n_layers][n_experts] records; NULL: some are on disk */
+    void *registered;       /* the tier's own arena, pinned by the driver */
+    int32_t *missing;       /* [n_experts] */
+    uint64_t *records;      /* pinned, [n_layers][n_experts]: what the device's table gets */
     uint64_t *wave_records; /* pinned, [CUDA_MOST_WAVES][n_experts] */
     int32_t *chosen;        /* pinned, [max_rows][n_used] */
     /* Distinct experts of the running span. */
@@ -118,6 +124,12 @@ typedef struct backend_cuda {
     status failed;
     error failure;
     uint64_t launches;
+    uint64_t pinned_bytes;
+    disk_tier *disk;       /* while weights are uploaded */
+    uint64_t loaded_bytes; /* of load_bytes, for model_progress */
+    uint64_t load_bytes;
+    uint64_t filled_bytes; /* of those, records */
+    uint64_t load_disk_bytes;
 } backend_cuda;
 
 /* probe */
@@ -171,13 +183,17 @@ void cuda_release_recordings(backend_cuda *b);
 
 /* upload */
 status cuda_upload_weights(backend_cuda *b, model_weights *w, error *err);
+/* Every expert's record waits in pinned memory. */
+bool cuda_pins_all(const backend_cuda *b);
+/* Every record of the host tier to a slot of its own. */
 status cuda_upload_experts(backend_cuda *b, error *err);
-/* Fill n records of slot_bytes, from expert `first` of all on, at `out`. */
-void cuda_fill_records(backend_cuda *b, size_t first, size_t n, unsigned char *out);
-/* The record of an expert as the kernels want it, slot_bytes at `out`. */
-void cuda_fill_record(const layer_weights *l, uint32_t expert, unsigned char *out);
-/* Matrices one after another as the device has them. */
+void cuda_tell_progress(backend_cuda *b, uint64_t n_bytes);
+/* A matrix as the device has it, from the file's form and back. */
 void cuda_copy_matrix(const weight_matrix *m, const void *data, unsigned char *out);
+void cuda_copy_back(const weight_matrix *m, size_t first_block, size_t n_blocks,
+                    const unsigned char *data, unsigned char *out);
+/* Put an expert's record on its way over h2d. */
+void cuda_ship(backend_cuda *b, uint32_t layer, uint32_t expert, cuda_pointer to);
 
 /* ops, one file a group */
 void cuda_norm(backend *base, const weight_vector *weight, input_forms forms);

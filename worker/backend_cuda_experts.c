@@ -16,12 +16,13 @@
 #include "worker/backend_cuda.h"
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/router.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { LATE_ROWS = 64 };
+enum { LATE_ROWS = 64, LOADING_RECORDS = 128 };
 
 /* Router and its choice. */
 
@@ -64,14 +65,14 @@ void cuda_route(backend *base, const layer_weights *l) {
             {&l->shared_gate, cuda_rows(b, w->shared_logit, s->first_row, 1), 1, false}};
         cuda_multiply(b, s->decodes, products, 2, hidden_rows(b, s), hidden_acts(b, s),
                       s->n_rows);
-        const router_cuda_args args = {
-            .base = {.logits = logits,
-                     .experts = chosen_rows(b, s),
-                     .weights = weight_rows(b, s),
-                     .logits_stride = c->n_experts,
-                     .n_experts = c->n_experts,
-                     .n_used = c->n_experts_used},
-            .routed = routed_rows(b, s, (size_t)(l - b->weights->layers))};
+        const router_cuda_args args = {.base = {.logits = logits,
+                                                .experts = chosen_rows(b, s),
+                                                .weights = weight_rows(b, s),
+                                                .logits_stride = c->n_experts,
+                                                .n_experts = c->n_experts,
+                                                .n_used = c->n_experts_used},
+                                       .routed =
+                                           routed_rows(b, s, (size_t)(l - b->weights->layers))};
         cuda_launch(b, CUDA_KERNEL_router, router_shape(s->n_rows), &args);
     }
 }
@@ -122,24 +123,59 @@ static cuda_pointer staging_at(const backend_cuda *b, uint32_t i) {
     return cuda_part_at(b, CUDA_PART_STAGING) + i * b->layout.slot_bytes;
 }
 
-/* Put an expert's record on its way. */
-static void ship(backend_cuda *b, const layer_weights *l, uint32_t expert, cuda_pointer to) {
+/* The oldest record under way has arrived: its memory may go to another. */
+static bool await_oldest(backend_cuda *b) {
     cuda_staging *s = &b->experts.staging;
-    size_t n = layer_expert_bytes(l);
-    b->experts.bytes_moved += n;
-    if (b->experts.all != NULL) {
-        size_t at = (size_t)(l - b->weights->layers) * b->config->n_experts + expert;
-        (void)CUDA_DO(b, cuMemcpyHtoDAsync, to, b->experts.all + at * b->layout.slot_bytes, n,
-                      b->h2d);
+    uint32_t i = s->next;
+    if (!CUDA_DO(b, cuEventSynchronize, s->used[i])) return false;
+    if (s->held[i]) host_tier_release(b->experts.host, s->layer[i], s->expert[i]);
+    s->held[i] = false;
+    return true;
+}
+
+static void fail_of_tier(backend_cuda *b) {
+    if (b->failed != STATUS_OK) return;
+    b->failed = host_tier_failure(b->experts.host, &b->failure);
+}
+
+void cuda_ship(backend_cuda *b, uint32_t layer, uint32_t expert, cuda_pointer to) {
+    cuda_experts *x = &b->experts;
+    cuda_staging *s = &x->staging;
+    size_t n = layer_expert_bytes(&b->weights->layers[layer]);
+    x->bytes_moved += n;
+    if (x->all != NULL) {
+        size_t at = (size_t)layer * b->config->n_experts + expert;
+        (void)CUDA_DO(b, cuMemcpyHtoDAsync, to, x->all + at * b->layout.slot_bytes, n, b->h2d);
+        return;
+    }
+    if (!await_oldest(b)) return;
+    const unsigned char *bytes = host_tier_fetch(x->host, layer, expert);
+    if (bytes == NULL) {
+        fail_of_tier(b);
         return;
     }
     uint32_t i = s->next;
     s->next = (i + 1) % CUDA_RECORD_BUFFERS;
-    unsigned char *bytes = s->bytes + i * b->layout.slot_bytes;
-    if (!CUDA_DO(b, cuEventSynchronize, s->used[i])) return;
-    cuda_fill_record(l, expert, bytes);
+    s->held[i] = true;
+    s->layer[i] = layer;
+    s->expert[i] = expert;
     (void)CUDA_DO(b, cuMemcpyHtoDAsync, to, bytes, n, b->h2d);
     (void)CUDA_DO(b, cuEventRecord, s->used[i], b->h2d);
+}
+
+static void ship(backend_cuda *b, const layer_weights *l, uint32_t expert, cuda_pointer to) {
+    cuda_ship(b, (uint32_t)(l - b->weights->layers), expert, to);
+}
+
+/* Those of a layer's missing experts that are on disk begin to come, all at once. */
+static void begin_reads(backend_cuda *b, uint32_t layer) {
+    cuda_experts *x = &b->experts;
+    size_t n = 0;
+    if (x->all != NULL) return;
+    for (size_t i = 0; i < x->n_active; i++) {
+        if (x->slots[i] == EXPERT_MISS) x->missing[n++] = x->active[i];
+    }
+    host_tier_prefetch(x->host, layer, x->missing, n);
 }
 
 /* The compute stream goes on when everything shipped so far is there. */
@@ -171,6 +207,7 @@ static uint64_t *rebuild_row(const backend_cuda *b, uint32_t layer) {
 static bool gather_step(backend_cuda *b, const layer_weights *l, uint32_t layer) {
     cuda_experts *x = &b->experts;
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
+    begin_reads(b, layer);
     cuda_lane_choose(b, b->params.lane == CPU_LANE_ALL);
     size_t n_misses = 0;
     for (size_t i = 0; i < x->n_active; i++) {
@@ -429,6 +466,7 @@ static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
+    begin_reads(b, layer);
     bool keeps_none = b->params.lane == CPU_LANE_ALL;
     cuda_lane_choose(b, false);
     for (size_t i = 0; i < x->n_active; i++) {
@@ -502,10 +540,11 @@ static status init_events(backend_cuda *b, error *err) {
     return rc;
 }
 
-static status pin(const backend_cuda *b, void *out, size_t bytes, error *err) {
+static status pin(backend_cuda *b, void *out, size_t bytes, error *err) {
     void *at = NULL;
     status rc = CUDA_CALL(b->driver, err, cuMemHostAlloc, &at, bytes, 0);
     memcpy(out, &at, sizeof at);
+    if (rc == STATUS_OK) b->pinned_bytes += bytes;
     return rc;
 }
 
@@ -513,8 +552,7 @@ static status init_pinned(backend_cuda *b, error *err) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
     size_t n = c->n_experts;
-    status rc = pin(b, &x->staging.bytes, CUDA_RECORD_BUFFERS * b->layout.slot_bytes, err);
-    if (rc == STATUS_OK) rc = pin(b, &x->records, c->n_layers * n * sizeof *x->records, err);
+    status rc = pin(b, &x->records, c->n_layers * n * sizeof *x->records, err);
     if (rc == STATUS_OK) {
         rc = pin(b, &x->wave_records, CUDA_MOST_WAVES * n * sizeof *x->wave_records, err);
     }
@@ -528,12 +566,13 @@ static status init_pinned(backend_cuda *b, error *err) {
 /* How long a record's journey takes, once warm. */
 static status measure_journey(backend_cuda *b, error *err) {
     cuda_experts *x = &b->experts;
-    size_t n = b->layout.slot_bytes;
+    size_t n = b->layout.slot_bytes, n_bytes = 0;
+    const unsigned char *records = host_tier_arena(x->host, &n_bytes);
     status rc = STATUS_OK;
     for (int i = 0; i < 2 && rc == STATUS_OK; i++) {
         uint64_t begun = clock_monotonic_ns();
         rc = CUDA_CALL(b->driver, err, cuMemcpyHtoD, cuda_part_at(b, CUDA_PART_STAGING),
-                       x->staging.bytes, CUDA_RECORD_BUFFERS * n);
+                       records, CUDA_RECORD_BUFFERS * n);
         x->ship_ns = (double)(clock_monotonic_ns() - begun) / CUDA_RECORD_BUFFERS;
     }
     return rc;
@@ -546,6 +585,64 @@ static status init_lane(backend_cuda *b, error *err) {
     status rc = pin(b, &x->hidden, hidden, err);
     if (rc == STATUS_OK) rc = measure_journey(b, err);
     if (rc == STATUS_OK) rc = cuda_lane_open(&x->lane, b, err);
+    return rc;
+}
+
+static void tell_filled(void *context, uint64_t n_bytes) {
+    backend_cuda *b = context;
+    uint64_t before = b->loaded_bytes - b->filled_bytes;
+    b->filled_bytes = n_bytes;
+    cuda_tell_progress(b, before + n_bytes - b->loaded_bytes);
+}
+
+/* Memory of the tier's own counts as resident; the driver pins it where it lies. */
+static void pin_arena(backend_cuda *b) {
+    size_t n_bytes = 0;
+    unsigned char *arena = host_tier_arena(b->experts.host, &n_bytes);
+    error why = {0};
+    if (CUDA_CALL(b->driver, &why, cuMemHostRegister, arena, n_bytes, 0) == STATUS_OK)
+        b->experts.registered = arena;
+    else
+        log_warn("host-tier", "%s: records are not pinned, copies are slower", why.text);
+}
+
+/* All records, or n_records of them above the disk. */
+static status open_host_tier(backend_cuda *b, uint32_t n_records, error *err) {
+    cuda_experts *x = &b->experts;
+    size_t n_all = (size_t)b->config->n_layers * b->config->n_experts;
+    status rc = STATUS_OK;
+    if (n_records >= n_all) rc = pin(b, &x->all, n_all * b->layout.slot_bytes, err);
+    const host_tier_params params = {.weights = b->weights,
+                                     .n_experts = b->config->n_experts,
+                                     .n_records = n_records,
+                                     .slot_bytes = b->layout.slot_bytes,
+                                     .n_loaders = b->params.n_loaders,
+                                     .place = cuda_copy_matrix,
+                                     .arena = x->all};
+    if (rc == STATUS_OK) rc = host_tier_new(&x->host, &params, err);
+    if (rc != STATUS_OK) return rc;
+    if (x->all != NULL) return host_tier_fill(x->host, tell_filled, b, err);
+    pin_arena(b);
+    return STATUS_OK;
+}
+
+static void close_host_tier(backend_cuda *b) {
+    cuda_experts *x = &b->experts;
+    if (x->registered != NULL) (void)b->driver->cuMemHostUnregister(x->registered);
+    x->registered = NULL;
+    host_tier_free(x->host);
+    x->host = NULL;
+}
+
+/* Every expert has a slot: records pass through a small tier on their way. */
+static status fill_all_slots(backend_cuda *b, error *err) {
+    status rc = open_host_tier(b, LOADING_RECORDS, err);
+    if (rc == STATUS_OK) rc = cuda_upload_experts(b, err);
+    memset(b->experts.staging.held, 0, sizeof b->experts.staging.held);
+    model_stats loaded = {0};
+    model_stats_add_host(&loaded, b->experts.host);
+    b->load_disk_bytes += loaded.disk_bytes;
+    close_host_tier(b);
     return rc;
 }
 
@@ -565,21 +662,20 @@ status cuda_experts_init(backend_cuda *b, error *err) {
     x->slots = calloc(n, sizeof *x->slots);
     x->inserts = calloc(n, sizeof *x->inserts);
     x->on_cpu = calloc(n, sizeof *x->on_cpu);
-    if (x->active == NULL || x->counts == NULL || x->late == NULL || x->first == NULL ||
-        x->slots == NULL || x->inserts == NULL || x->on_cpu == NULL) {
+    x->missing = calloc(n, sizeof *x->missing);
+    if (x->missing == NULL || x->active == NULL || x->counts == NULL || x->late == NULL ||
+        x->first == NULL || x->slots == NULL || x->inserts == NULL || x->on_cpu == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "cuda backend: no memory for %zu experts", n);
     }
     status rc = init_events(b, err);
     if (rc == STATUS_OK) rc = init_pinned(b, err);
     if (rc != STATUS_OK) return rc;
     size_t n_all = (size_t)c->n_layers * n;
-    if (b->layout.n_slots == n_all) return cuda_upload_experts(b, err);
-    if (b->params.pin_experts) {
-        rc = pin(b, &x->all, n_all * b->layout.slot_bytes, err);
-        if (rc != STATUS_OK) return rc;
-        cuda_fill_records(b, 0, n_all, x->all);
-    }
-    rc = init_lane(b, err);
+    if (b->layout.n_slots == n_all) return fill_all_slots(b, err);
+    uint32_t least = c->n_experts + CUDA_RECORD_BUFFERS, wish = b->params.host_records;
+    if (cuda_pins_all(b)) wish = (uint32_t)n_all;
+    rc = open_host_tier(b, wish > least ? wish : least, err);
+    if (rc == STATUS_OK) rc = init_lane(b, err);
     if (rc != STATUS_OK) return rc;
     return expert_cache_new(&x->cache, c->n_layers, c->n_experts, c->n_experts_used,
                             b->layout.n_slots, b->params.inserts_per_layer, err);
@@ -589,8 +685,8 @@ void cuda_experts_release(backend_cuda *b) {
     cuda_experts *x = &b->experts;
     const cuda_driver *d = b->driver;
     cuda_lane_close(x->lane);
-    void *pinned[] = {x->hidden,       x->all,     x->chosen,
-                      x->wave_records, x->records, x->staging.bytes};
+    close_host_tier(b);
+    void *pinned[] = {x->hidden, x->all, x->chosen, x->wave_records, x->records};
     for (size_t i = 0; i < sizeof pinned / sizeof pinned[0]; i++) {
         if (pinned[i] != NULL) (void)d->cuMemFreeHost(pinned[i]);
     }
@@ -602,6 +698,7 @@ void cuda_experts_release(backend_cuda *b) {
     }
     if (x->arrived != NULL) (void)d->cuEventDestroy(x->arrived);
     expert_cache_free(x->cache);
+    free(x->missing);
     free(x->on_cpu);
     free(x->inserts);
     free(x->slots);

@@ -86,6 +86,8 @@ enum {
     X(cuMemFree, "cuMemFree_v2", (cuda_pointer))                                               \
     X(cuMemHostAlloc, "cuMemHostAlloc", (void **, size_t, unsigned))                           \
     X(cuMemFreeHost, "cuMemFreeHost", (void *))                                                \
+    X(cuMemHostRegister, "cuMemHostRegister_v2", (void *, size_t, unsigned))                   \
+    X(cuMemHostUnregister, "cuMemHostUnregister", (void *))                                    \
     X(cuMemcpyHtoD, "cuMemcpyHtoD_v2", (cuda_pointer, const void *, size_t))                   \
     X(cuMemcpyDtoH, "cuMemcpyDtoH_v2", (void *, cuda_pointer, size_t))                         \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2",                                               \

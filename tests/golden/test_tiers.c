@@ -77,9 +77,41 @@ static void the_disk_changes_no_bit_of_the_cpu(void **state) {
     }
 }
 
+static void the_disk_changes_no_bit_of_a_gpu(void **state) {
+    (void)state;
+    const model_params resident = params_of(BACKEND_CUDA, 0, 0);
+    const uint32_t records[] = {LEAST_RECORDS, 256};
+    for (size_t i = 0; i < 2; i++) {
+        model_stats stats;
+        const model_params tiers = params_of(BACKEND_CUDA, 32, records[i]);
+        assert_same_bits(&resident, &tiers, &stats);
+        assert_true((stats.disk_misses > 0) == (records[i] < 256));
+        assert_true(stats.disk_bytes > 0);
+    }
+}
+
+/* The lane computes what lies in RAM as the device wants it, or what is mapped: the same. */
+static void the_cpu_lane_reads_records_of_the_tier(void **state) {
+    (void)state;
+    model_stats stats;
+    model_params mapped = params_of(BACKEND_CUDA, 32, 256);
+    model_params tiers = params_of(BACKEND_CUDA, 32, LEAST_RECORDS);
+    mapped.lane = tiers.lane = CPU_LANE_ALL;
+    mapped.pin_experts = true;
+    size_t n_vocab = 0;
+    float *expected = logits_in_steps(&mapped, 1, &n_vocab, &stats);
+    float *got = logits_in_steps(&tiers, 1, &n_vocab, &stats);
+    assert_memory_equal(expected, got, N_IDS * n_vocab * sizeof *got);
+    assert_true(stats.disk_misses > 0);
+    free(got);
+    free(expected);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_disk_changes_no_bit_of_the_cpu),
+        cmocka_unit_test(the_disk_changes_no_bit_of_a_gpu),
+        cmocka_unit_test(the_cpu_lane_reads_records_of_the_tier),
     };
     return cmocka_run_group_tests(tests, choose_driver, NULL);
 }

@@ -33,6 +33,7 @@ struct host_tier {
     disk_tier *disk;
     unsigned char *arena;
     size_t arena_bytes;
+    bool owns_arena;
     record *records;    /* NULL when there is one for each expert */
     uint32_t *place_of; /* [n_keys], NONE: not here */
     uint32_t newest, oldest;
@@ -318,8 +319,11 @@ static status make_records(host_tier *t, error *err) {
     return STATUS_OK;
 }
 
-static status make_arena(host_tier *t, error *err) {
+static status make_arena(host_tier *t, unsigned char *given, error *err) {
     t->arena_bytes = (size_t)t->n_records * t->slot_bytes;
+    t->arena = given;
+    t->owns_arena = given == NULL;
+    if (given != NULL) return STATUS_OK;
     void *at = mmap(NULL, t->arena_bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) {
@@ -346,7 +350,7 @@ status host_tier_new(host_tier **out, const host_tier_params *params, error *err
         rc = error_set(err, STATUS_BAD_INPUT, "host tier: %u records, at least %d",
                        t->n_records, HOST_TIER_LEAST);
     }
-    if (rc == STATUS_OK) rc = make_arena(t, err);
+    if (rc == STATUS_OK) rc = make_arena(t, params->arena, err);
     if (rc == STATUS_OK && t->n_records < t->n_keys) rc = make_records(t, err);
     if (rc == STATUS_OK) {
         rc = disk_tier_open(&t->disk, t->weights->file,
@@ -364,7 +368,7 @@ status host_tier_new(host_tier **out, const host_tier_params *params, error *err
 void host_tier_free(host_tier *t) {
     if (t == NULL) return;
     disk_tier_close(t->disk);
-    if (t->arena != NULL) (void)munmap(t->arena, t->arena_bytes);
+    if (t->owns_arena && t->arena != NULL) (void)munmap(t->arena, t->arena_bytes);
     free(t->wishes);
     free(t->place_of);
     free(t->records);

@@ -44,6 +44,7 @@ typedef struct host_tier_params {
     size_t slot_bytes;
     uint32_t n_loaders;    /* 0: DISK_LOADERS */
     host_tier_place place; /* NULL: as in the file */
+    unsigned char *arena;  /* [n_records * slot_bytes], the caller's; NULL: the tier's own */
 } host_tier_params;
 
 typedef struct host_tier_counts {
