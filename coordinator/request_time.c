@@ -59,6 +59,20 @@ static void tick_placed(coordinator *c, request *r, uint64_t now_ns) {
     }
 }
 
+/* A drained node cuts what runs at the end of its time; one that does not is cut off. */
+static void tick_drained(coordinator *c, node *n, uint64_t now_ns) {
+    double limit_s = c->options->drain_s + c->options->limit_cancel_s;
+    if (!n->drained_by_admin || !older(now_ns, n->drained_ms * 1000000u, limit_s)) return;
+    request_failure failure;
+    failure_set(&failure, 503, "draining", "", 2, "the node is drained and its time is over");
+    request *next;
+    for (request *r = n->requests; r != NULL; r = next) {
+        next = r->node_next;
+        if (r->state != REQUEST_CANCELLING) request_send_cancel(c, r);
+        request_fail_over(c, r, &failure);
+    }
+}
+
 static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
     request_failure failure;
     dispatch_outlook outlook = dispatch_look(c, r);
@@ -82,6 +96,7 @@ static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
 void request_tick(coordinator *c, uint64_t now_ns) {
     request *next;
     for (node *n = c->nodes.first; n != NULL; n = n->next) {
+        tick_drained(c, n, now_ns);
         for (request *r = n->requests; r != NULL; r = next) {
             next = r->node_next;
             tick_placed(c, r, now_ns);

@@ -2,7 +2,7 @@
  *
  *     fake_worker --coordinator tcp://H:P [--name N] [--nodes K] [--model M] [--context T]
  *                 [--slots S] [--prefill TOK/S] [--decode TOK/S] [--beat-ms MS]
- *                 [--hash H] [--numerics N] [--fault KIND] [--fault-at TOKEN] [--curve SERVER-KEY --secret-file FILE]
+ *                 [--load-ms MS] [--cache yes] [--hash H] [--numerics N] [--fault KIND] [--fault-at TOKEN] [--curve SERVER-KEY --secret-file FILE]
  *
  * For faults and scale only: a request of max_tokens N (or, without, one that says
  * "answer-tokens=N"; default 16) gets N tokens
@@ -10,8 +10,11 @@
  * hang (takes requests, answers nothing), drop (goes silent at token N), die (exits at token N), error (500), refuse (503,
  * retryable), bad (400), gap (skips a number at token N), garbage (sends nonsense
  * first), fail (500 at token N), toolcall (opens a tool call at token N, then silent),
- * mute (no beats after the first), load (never gets ready), deaf (ignores CANCEL),
+ * stall (its engine's loop does not come round), lie (says that it holds prompts and
+ * skips nothing), mute (no beats after the first), load (never gets ready), deaf (ignores CANCEL),
  * twin (all nodes are links of one process under one name), future (speaks wire version 2).
+ * With --load-ms it loads first and tells how long; with --cache it holds the beginnings of
+ * prompts that it has seen and skips them.
  * Events go to stdout as JSON lines with the wall clock in milliseconds.
  */
 #include "common/clock.h"
@@ -23,11 +26,18 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { MAX_NODES = 1024, MAX_JOBS = 4096, HELLO_AGAIN_MS = 500 };
+enum {
+    MAX_NODES = 1024,
+    MAX_JOBS = 4096,
+    HELLO_AGAIN_MS = 500,
+    MAX_HELD = 1024,
+    MAX_ENDS = 16
+};
 
 typedef struct settings {
     const char *coordinator, *name, *model, *hash, *numerics, *fault, *curve, *secret_file;
-    int nodes, slots, fault_at, beat_ms;
+    int nodes, slots, fault_at, beat_ms, load_ms;
+    bool cache;
     uint64_t context;
     double prefill, decode;
 } settings;
@@ -37,7 +47,9 @@ typedef struct job {
     uint64_t n_prompt, n_tokens, sent;
     uint64_t begun_ns, next_ns, first_ns;
     int node;
-    bool called; /* a tool call is open */
+    bool called;                     /* a tool call is open */
+    uint64_t cached, ends[MAX_ENDS]; /* of its prompt: tokens skipped, beginnings */
+    size_t n_ends;
 } job;
 
 typedef struct fake {
@@ -45,7 +57,9 @@ typedef struct fake {
     char name[64];
     uint64_t instance, beats, last_ack, running, waiting;
     uint64_t next_beat_ms;
-    uint64_t next_hello_ms; /* until it is welcome */
+    uint64_t next_hello_ms;  /* until it is welcome */
+    uint64_t held[MAX_HELD]; /* beginnings of prompts, a ring */
+    size_t n_held;
 } fake;
 
 static settings set = {.coordinator = NULL,
@@ -110,19 +124,34 @@ static void send_hello(fake *f) {
     f->next_hello_ms = clock_monotonic_ms() + HELLO_AGAIN_MS;
 }
 
+/* Milliseconds until it is loaded. */
+static uint64_t load_left_ms(void) {
+    static uint64_t begun_ms;
+    uint64_t now_ms = clock_monotonic_ms();
+    if (begun_ms == 0) begun_ms = now_ms;
+    uint64_t end_ms = begun_ms + (uint64_t)set.load_ms;
+    return end_ms > now_ms ? end_ms - now_ms : 0;
+}
+
 static void send_beat(fake *f) {
     wire_message m = {.type = WIRE_BEAT};
-    m.beat = (wire_beat){.number = ++f->beats,
-                         .instance = f->instance,
-                         .state = fault("load") ? WIRE_LOADING : WIRE_READY,
-                         .loading_permille = 500,
-                         .running = f->running,
-                         .free_sequences = (uint64_t)set.slots - f->running,
-                         .credit = fault("load") ? 0 : (uint64_t)set.slots,
-                         .hit_rate = 0.75,
-                         .misses_per_token = 2,
-                         .temperature_c = -1,
-                         .power_w = -1};
+    uint64_t left_ms = load_left_ms();
+    bool loads = fault("load") || left_ms > 0;
+    uint64_t whole_ms = set.load_ms > 0 ? (uint64_t)set.load_ms : 1;
+    m.beat =
+        (wire_beat){.number = ++f->beats,
+                    .instance = f->instance,
+                    .state = loads ? WIRE_LOADING : WIRE_READY,
+                    .loading_permille = left_ms > 0 ? 1000 - 1000 * left_ms / whole_ms : 500,
+                    .loading_left_ms = left_ms,
+                    .engine_age_ms = fault("stall") ? 1000000 : 0,
+                    .running = f->running,
+                    .free_sequences = (uint64_t)set.slots - f->running,
+                    .credit = loads ? 0 : (uint64_t)set.slots,
+                    .hit_rate = 0.75,
+                    .misses_per_token = 2,
+                    .temperature_c = -1,
+                    .power_w = -1};
     send_message(f, &m);
 }
 
@@ -153,6 +182,27 @@ static uint64_t wanted_tokens(const wire_submit *s) {
     return n;
 }
 
+static bool holds(const fake *f, uint64_t hash) {
+    for (size_t i = 0; i < f->n_held && i < MAX_HELD; i++) {
+        if (f->held[i] == hash) return true;
+    }
+    return false;
+}
+
+/* Which beginning of the prompt is held, and which will be: the last few are told. */
+static void look_up(fake *f, const wire_submit *s, job *j) {
+    if (!set.cache && !fault("lie")) return;
+    size_t n = s->n_boundaries, known = n;
+    while (known > 0 && !holds(f, s->boundaries[known - 1]))
+        known--;
+    if (set.cache && n > 0) j->cached = j->n_prompt * known / n;
+    if (j->cached >= j->n_prompt && j->cached > 0) j->cached = j->n_prompt - 1;
+    for (size_t i = n > MAX_ENDS ? n - MAX_ENDS : 0; i < n; i++) {
+        j->ends[j->n_ends++] = s->boundaries[i];
+        if (!holds(f, s->boundaries[i])) f->held[f->n_held++ % MAX_HELD] = s->boundaries[i];
+    }
+}
+
 static void on_submit(fake *f, const wire_submit *s) {
     say("submit", f, s->request);
     uint64_t n_prompt = s->body.length / 4;
@@ -169,15 +219,17 @@ static void on_submit(fake *f, const wire_submit *s) {
     else {
         uint64_t now = clock_monotonic_ns();
         double replay_s = (double)s->resume.n_ids / set.decode;
-        uint64_t prefill_ns = (uint64_t)(((double)n_prompt / set.prefill + replay_s) * 1e9);
-        jobs[n_jobs++] = (job){.node = (int)(f - fakes),
-                               .request = s->request,
-                               .epoch = s->epoch,
-                               .n_prompt = n_prompt,
-                               .n_tokens = wanted_tokens(s),
-                               .sent = s->resume.n_ids,
-                               .begun_ns = now,
-                               .next_ns = now + prefill_ns};
+        job *j = &jobs[n_jobs++];
+        *j = (job){.node = (int)(f - fakes),
+                   .request = s->request,
+                   .epoch = s->epoch,
+                   .n_prompt = n_prompt,
+                   .n_tokens = wanted_tokens(s),
+                   .sent = s->resume.n_ids,
+                   .begun_ns = now};
+        look_up(f, s, j);
+        double prefill_s = (double)(n_prompt - j->cached) / set.prefill;
+        j->next_ns = now + (uint64_t)((prefill_s + replay_s) * 1e9);
         f->running++;
     }
 }
@@ -280,6 +332,9 @@ static void send_done(fake *f, const job *j, uint64_t now_ns) {
                          .epoch = j->epoch,
                          .number = j->number,
                          .prompt_tokens = j->n_prompt,
+                         .cached_tokens = j->cached,
+                         .boundaries = j->ends,
+                         .n_boundaries = j->n_ends,
                          .completion_tokens = j->sent,
                          .prefill_ms = (double)(j->first_ns - j->begun_ns) * 1e-6,
                          .decode_ms = (double)(now_ns - j->first_ns) * 1e-6,
@@ -389,6 +444,10 @@ static void read_flags(int argc, char *argv[]) {
             set.name = value;
         else if (strcmp(key, "--model") == 0)
             set.model = value;
+        else if (strcmp(key, "--load-ms") == 0)
+            set.load_ms = atoi(value);
+        else if (strcmp(key, "--cache") == 0)
+            set.cache = strcmp(value, "yes") == 0;
         else if (strcmp(key, "--hash") == 0)
             set.hash = value;
         else if (strcmp(key, "--numerics") == 0)
