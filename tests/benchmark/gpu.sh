@@ -81,7 +81,7 @@ for card in rtx2070 rtx3090; do
     bench $card-trace --profile $card $trace --decode 600 --project $card
     bench $card-trace-ship --profile $card $trace --decode 600 --cpu-lane off
     bench $card-512 --profile $card --prompt 512 --decode 256 --cold --repeat 2
-    bench $card-2048 --profile $card --prompt 2048 --chunk 1024 --decode 16 --repeat 2
+    bench $card-2048 --profile $card --prompt 2048 --chunk 2048 --decode 16 --repeat 2
 done
 bench cpu-lane-trace --slots 320 $one $trace --decode 200 --cpu-lane all
 bench cpu-lane-512 --slots 320 $one --prompt 512 --decode 16 --repeat 2 --cpu-lane all

@@ -104,6 +104,8 @@ static void lay_batch(cuda_layout *out, cursor *k, const model_config *c,
     w->routed = take(k, (uint64_t)c->n_layers * rows * c->n_experts_used * sizeof(int32_t));
 }
 
+/* What the rows of a layer go through on their way to the residual.  Full attention and the delta
+ * net are never at work together, so they begin at the same place. */
 static void lay_mixers(cuda_layout *out, cursor *k, const model_config *c,
                        const model_params *p) {
     uint64_t rows = p->max_rows;
@@ -111,27 +113,25 @@ static void lay_mixers(cuda_layout *out, cursor *k, const model_config *c,
     uint64_t q_dim = (uint64_t)c->n_heads * c->head_dim;
     uint64_t kv_dim = (uint64_t)c->n_kv_heads * c->head_dim;
     uint64_t mixed = most(q_dim, c->inner_dim);
-    w->residual = take_floats(k, rows, c->n_embd);
+    uint64_t attention = attention_workspace_bytes(
+        out->n_decode, c->n_heads, c->head_dim, attention_splits(p->n_pages * KV_PAGE_TOKENS));
+    uint64_t delta = delta_net_workspace_bytes((uint32_t)rows, out->n_decode, c->n_value_heads);
+    w->mixed = take_floats(k, rows, mixed);
+    w->mixed_act = take_acts(k, rows, mixed);
+    w->mixer_space = take(k, most(attention, delta));
+    uint64_t begin = k->at;
     w->q = take_floats(k, rows, 2 * q_dim);
     w->k = take_floats(k, rows, kv_dim);
     w->v = take_floats(k, rows, kv_dim);
+    uint64_t end = k->at;
+    k->at = begin;
     w->u = take_floats(k, rows, c->conv_dim);
     w->convolved = take_floats(k, rows, c->conv_dim);
     w->z = take_floats(k, rows, c->inner_dim);
     w->alpha = take_floats(k, rows, c->n_value_heads);
     w->beta = take_floats(k, rows, c->n_value_heads);
-    w->hidden = take_floats(k, rows, c->n_embd);
-    w->hidden_act = take_acts(k, rows, c->n_embd);
-    w->mixed = take_floats(k, rows, mixed);
-    w->mixed_act = take_acts(k, rows, mixed);
-    w->final = take_floats(k, p->max_outputs, c->n_embd);
-    w->final_act = take_acts(k, p->max_outputs, c->n_embd);
     w->delta_raw = take_floats(k, rows, c->inner_dim);
-    uint64_t space = attention_workspace_bytes(out->n_decode, c->n_heads, c->head_dim,
-                                               attention_splits(p->n_pages * KV_PAGE_TOKENS));
-    space =
-        most(space, delta_net_workspace_bytes((uint32_t)rows, out->n_decode, c->n_value_heads));
-    w->mixer_space = take(k, space);
+    k->at = most(k->at, end);
 }
 
 static void lay_dense(cuda_layout *out, cursor *k, const model_config *c,
@@ -142,8 +142,9 @@ static void lay_dense(cuda_layout *out, cursor *k, const model_config *c,
     out->work.gated_act = take_acts(k, p->max_rows, cols);
 }
 
-static void lay_experts(cuda_layout *out, cursor *k, const model_config *c,
-                        const model_params *p) {
+/* What is made before the experts begin, or by others than the stream of the kernels. */
+static void lay_choice(cuda_layout *out, cursor *k, const model_config *c,
+                       const model_params *p) {
     uint64_t rows = p->max_rows, used = c->n_experts_used, pairs = rows * used;
     cuda_work *w = &out->work;
     w->router_logits = take_floats(k, rows, c->n_experts);
@@ -157,16 +158,44 @@ static void lay_experts(cuda_layout *out, cursor *k, const model_config *c,
     w->group_first = take(k, (c->n_experts + 1) * sizeof(uint32_t));
     w->tiles = take(k, matmul_max_tiles((uint32_t)pairs, c->n_experts) * sizeof(matmul_tile));
     w->n_tiles = take(k, sizeof(uint32_t));
+    w->foreign = take_floats(k, out->n_decode * used, c->n_embd);
+}
+
+static void lay_experts(cuda_layout *out, cursor *k, const model_config *c,
+                        const model_params *p) {
+    uint64_t rows = p->max_rows, used = c->n_experts_used, pairs = rows * used;
+    cuda_work *w = &out->work;
     w->pair_gate = take_floats(k, pairs, c->n_ff_expert);
     w->pair_up = take_floats(k, pairs, c->n_ff_expert);
     w->pair_act = take_acts(k, pairs, c->n_ff_expert);
     w->pair_down = take_floats(k, pairs, c->n_embd);
     w->shared_down = take_floats(k, rows, c->n_embd);
-    w->foreign = take_floats(k, out->n_decode * used, c->n_embd);
     uint64_t step_rows = out->n_decode * (used + 1);
     uint64_t step_cols = most(c->n_ff_expert, c->n_ff_shared);
     w->step_h = take_floats(k, step_rows, step_cols);
     w->step_h_act = take_acts(k, step_rows, step_cols);
+}
+
+/* The mixers' part and the feed-forward part of a layer begin at the same place: one's results
+ * are in the residual before the other begins. */
+static uint64_t lay_work(cuda_layout *out, const model_config *c, const model_weights *weights,
+                         const model_params *p) {
+    cursor work = {0}, *k = &work;
+    cuda_work *w = &out->work;
+    lay_batch(out, k, c, weights, p);
+    w->residual = take_floats(k, p->max_rows, c->n_embd);
+    w->hidden = take_floats(k, p->max_rows, c->n_embd);
+    w->hidden_act = take_acts(k, p->max_rows, c->n_embd);
+    w->final = take_floats(k, p->max_outputs, c->n_embd);
+    w->final_act = take_acts(k, p->max_outputs, c->n_embd);
+    if (c->moe) lay_choice(out, k, c, p);
+    uint64_t begin = k->at;
+    lay_mixers(out, k, c, p);
+    uint64_t end = k->at;
+    k->at = begin;
+    lay_dense(out, k, c, p);
+    if (c->moe) lay_experts(out, k, c, p);
+    return most(k->at, end);
 }
 
 void cuda_layout_make(cuda_layout *out, const model_config *c, const model_weights *w,
@@ -174,12 +203,8 @@ void cuda_layout_make(cuda_layout *out, const model_config *c, const model_weigh
     memset(out, 0, sizeof *out);
     model_weights view = *w; /* the walk writes nothing without a visitor */
     uint64_t n_all = (uint64_t)c->n_layers * c->n_experts;
-    cursor work = {0};
-    lay_batch(out, &work, c, w, p);
-    lay_mixers(out, &work, c, p);
-    lay_dense(out, &work, c, p);
+    uint64_t work_bytes = lay_work(out, c, w, p);
     if (c->moe) {
-        lay_experts(out, &work, c, p);
         out->slot_bytes = cuda_record_bytes(w);
         out->n_slots = p->n_slots > 0 ? p->n_slots : (uint32_t)n_all;
         out->n_staging = out->n_slots < n_all ? CUDA_STAGING_SLOTS : 0;
@@ -191,7 +216,7 @@ void cuda_layout_make(cuda_layout *out, const model_config *c, const model_weigh
     out->part_bytes[CUDA_PART_STAGING] = out->n_staging * out->slot_bytes;
     out->part_bytes[CUDA_PART_PAGES] = aligned(p->n_pages * page);
     out->part_bytes[CUDA_PART_STATES] = aligned(p->n_states * model_config_state_bytes(c));
-    out->part_bytes[CUDA_PART_WORKSPACE] = work.at;
+    out->part_bytes[CUDA_PART_WORKSPACE] = work_bytes;
     out->part_bytes[CUDA_PART_LOGITS] =
         aligned((uint64_t)p->max_outputs * c->n_vocab * sizeof(float));
     for (int i = 0; i < CUDA_PART_COUNT; i++) {

@@ -33,7 +33,8 @@ typedef enum cuda_part {
     CUDA_PART_COUNT
 } cuda_part;
 
-/* Offsets of the workspace, in bytes. */
+/* Offsets of the workspace, in bytes.  What is never in use at the same time lies at the same
+ * place: within a layer attention and the delta net, then both and the feed-forward part. */
 typedef struct cuda_work {
     uint64_t runs, row_run, pages, output_rows; /* the batch */
     uint64_t best;                              /* [outputs] keys of the largest logits */
