@@ -221,6 +221,11 @@ typedef struct cuda_product {
 } cuda_product;
 void cuda_multiply(backend_cuda *b, bool few, const cuda_product *list, size_t n,
                    const float *x, const void *act, size_t n_rows);
+/* Quantized rows out = silu(gate x) * (up x) of many rows act, in one launch, where that can be. */
+bool cuda_can_gate(const weight_matrix *gate, const weight_matrix *up, const void *act,
+                   const void *out);
+void cuda_multiply_gated(backend_cuda *b, const weight_matrix *gate, const weight_matrix *up,
+                         const void *act, void *out, size_t n_rows);
 void cuda_swiglu(backend_cuda *b, const float *gate, const float *up, float *out, void *act,
                  size_t n_rows, uint32_t n_cols);
 

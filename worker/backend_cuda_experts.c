@@ -353,26 +353,33 @@ static void run_wave(backend_cuda *b, const wave_frame *f) {
     const layer_weights *l = f->layer;
     uint64_t up_at = matrix_bytes(&l->exp_gate), down_at = up_at + matrix_bytes(&l->exp_up);
     float *gate = cuda_rows(b, w->pair_gate, 0, 0), *up = cuda_rows(b, w->pair_up, 0, 0);
+    void *acts = f->quantized ? cuda_acts(b, w->pair_act, 0, c->n_ff_expert) : NULL;
     matmul_args in;
     memset(&in, 0, sizeof in);
     in.x = hidden_rows(b, f->span);
     in.act = hidden_acts(b, f->span);
     in.in_rows = cuda_ptr(cuda_work_at(b, w->pair_row));
-    in.out = gate;
-    run_grouped(b, f, &l->exp_gate, 0, in);
-    in.out = up;
-    run_grouped(b, f, &l->exp_up, up_at, in);
-    /* Places between the wave's own belong to experts that are done: making their product
-     * again spoils what nobody reads any more. */
-    size_t n_ff = c->n_ff_expert;
-    void *act = f->quantized ? cuda_acts(b, w->pair_act, f->first, c->n_ff_expert) : NULL;
-    float *out = f->quantized ? NULL : up + f->first * n_ff;
-    cuda_swiglu(b, gate + f->first * n_ff, up + f->first * n_ff, out, act, f->end - f->first,
-                c->n_ff_expert);
+    if (cuda_can_gate(&l->exp_gate.first, &l->exp_up.first, in.act, acts)) {
+        in.gated_act = acts;
+        in.gated_stride = cuda_act_row_bytes(c->n_ff_expert);
+        in.up_offset = up_at;
+        run_grouped(b, f, &l->exp_gate, 0, in);
+    } else {
+        in.out = gate;
+        run_grouped(b, f, &l->exp_gate, 0, in);
+        in.out = up;
+        run_grouped(b, f, &l->exp_up, up_at, in);
+        /* Places between the wave's own belong to experts that are done: making their product
+         * again spoils what nobody reads any more. */
+        size_t at = f->first * (size_t)c->n_ff_expert;
+        void *act = acts != NULL ? cuda_acts(b, w->pair_act, f->first, c->n_ff_expert) : NULL;
+        cuda_swiglu(b, gate + at, up + at, acts != NULL ? NULL : up + at, act,
+                    f->end - f->first, c->n_ff_expert);
+    }
     matmul_args down;
     memset(&down, 0, sizeof down);
     down.x = up;
-    down.act = f->quantized ? cuda_acts(b, w->pair_act, 0, c->n_ff_expert) : NULL;
+    down.act = acts;
     down.out_rows = cuda_ptr(cuda_work_at(b, w->pair_out));
     down.out = cuda_rows(b, w->pair_down, 0, 0);
     run_grouped(b, f, &l->exp_down, down_at, down);
@@ -385,9 +392,13 @@ static void run_shared(backend_cuda *b, const cuda_span *s, const layer_weights 
     float *gate = cuda_rows(b, w->gated, s->first_row, n_ff);
     float *up = cuda_rows(b, w->gated_up, s->first_row, n_ff);
     void *act = quantized ? cuda_acts(b, w->gated_act, s->first_row, n_ff) : NULL;
-    const cuda_product in[] = {{&l->gate, gate, n_ff, false}, {&l->up, up, n_ff, false}};
-    cuda_multiply(b, false, in, 2, hidden_rows(b, s), hidden_acts(b, s), s->n_rows);
-    cuda_swiglu(b, gate, up, gate, act, s->n_rows, n_ff);
+    if (cuda_can_gate(&l->gate, &l->up, hidden_acts(b, s), act)) {
+        cuda_multiply_gated(b, &l->gate, &l->up, hidden_acts(b, s), act, s->n_rows);
+    } else {
+        const cuda_product in[] = {{&l->gate, gate, n_ff, false}, {&l->up, up, n_ff, false}};
+        cuda_multiply(b, false, in, 2, hidden_rows(b, s), hidden_acts(b, s), s->n_rows);
+        cuda_swiglu(b, gate, up, gate, act, s->n_rows, n_ff);
+    }
     const cuda_product out = {&l->down, cuda_rows(b, w->shared_down, 0, 0), b->config->n_embd,
                               false};
     cuda_multiply(b, false, &out, 1, gate, act, s->n_rows);

@@ -118,28 +118,51 @@ static void multiply_few(backend_cuda *b, const cuda_product *list, size_t n, co
     cuda_launch(b, kernel, shape, &args);
 }
 
-static void multiply_many(backend_cuda *b, const cuda_product *p, const float *x,
-                          const void *act, size_t n_rows) {
-    matmul_args args;
-    memset(&args, 0, sizeof args);
+static matmul_matrix matrix_of(const cuda_product *p) {
     cuda_matrix m = cuda_matrix_of(p->matrix);
-    args.weights = p->matrix->place;
-    args.x = x;
-    args.act = act;
-    args.out = p->out;
-    args.row_bytes = m.row_bytes;
-    args.split_d = m.split_d;
-    args.x_stride = p->matrix->n_cols;
-    args.act_stride = cuda_act_row_bytes(p->matrix->n_cols);
-    args.out_stride = p->out_stride;
-    args.type = m.type;
-    args.n_rows = p->matrix->n_rows;
-    args.n_cols = p->matrix->n_cols;
-    args.n_tokens = (uint32_t)n_rows;
-    args.add = p->add;
+    return (matmul_matrix){.weights = p->matrix->place,
+                           .out = p->out,
+                           .row_bytes = m.row_bytes,
+                           .split_d = m.split_d,
+                           .out_stride = p->out_stride,
+                           .type = m.type,
+                           .n_rows = p->matrix->n_rows,
+                           .add = p->add};
+}
+
+static matmul_args many_args(const cuda_product *p, const float *x, const void *act,
+                             size_t n_rows) {
+    const matmul_matrix m = matrix_of(p);
+    return (matmul_args){.weights = m.weights,
+                         .x = x,
+                         .act = act,
+                         .out = m.out,
+                         .row_bytes = m.row_bytes,
+                         .split_d = m.split_d,
+                         .x_stride = p->matrix->n_cols,
+                         .act_stride = cuda_act_row_bytes(p->matrix->n_cols),
+                         .out_stride = m.out_stride,
+                         .type = m.type,
+                         .n_rows = m.n_rows,
+                         .n_cols = p->matrix->n_cols,
+                         .n_tokens = (uint32_t)n_rows,
+                         .add = m.add};
+}
+
+/* The first matrices of the list that one launch can do; returns how many. */
+static size_t multiply_many(backend_cuda *b, const cuda_product *list, size_t n, const float *x,
+                            const void *act, size_t n_rows) {
+    matmul_args args = many_args(list, x, act, n_rows);
+    bool is_float = matvec_is_float((uint32_t)list->matrix->type);
+    while (args.n_more < MATMUL_MORE && args.n_more + 1 < n) {
+        const cuda_product *next = &list[args.n_more + 1];
+        if (matvec_is_float((uint32_t)next->matrix->type) != is_float) break;
+        args.more[args.n_more++] = matrix_of(next);
+    }
     cuda_shape shape;
     cuda_kernel kernel = matmul_choose(&args, &shape);
     cuda_launch(b, kernel, shape, &args);
+    return 1 + args.n_more;
 }
 
 void cuda_multiply(backend_cuda *b, bool few, const cuda_product *list, size_t n,
@@ -148,8 +171,27 @@ void cuda_multiply(backend_cuda *b, bool few, const cuda_product *list, size_t n
         multiply_few(b, list, n, x, act, n_rows);
         return;
     }
-    for (size_t i = 0; i < n; i++)
-        multiply_many(b, &list[i], x, act, n_rows);
+    for (size_t i = 0; i < n;)
+        i += multiply_many(b, list + i, n - i, x, act, n_rows);
+}
+
+bool cuda_can_gate(const weight_matrix *gate, const weight_matrix *up, const void *act,
+                   const void *out) {
+    return act != NULL && out != NULL && gate->type == up->type &&
+           !matvec_is_float((uint32_t)gate->type) && gate->row_bytes == up->row_bytes &&
+           gate->n_rows == up->n_rows && gate->n_rows % 32 == 0;
+}
+
+void cuda_multiply_gated(backend_cuda *b, const weight_matrix *gate, const weight_matrix *up,
+                         const void *act, void *out, size_t n_rows) {
+    const cuda_product product = {.matrix = gate};
+    matmul_args args = many_args(&product, NULL, act, n_rows);
+    args.gated_act = out;
+    args.gated_stride = cuda_act_row_bytes(gate->n_rows);
+    args.up_offset = (uint64_t)(uintptr_t)up->place - (uint64_t)(uintptr_t)gate->place;
+    cuda_shape shape;
+    cuda_kernel kernel = matmul_choose(&args, &shape);
+    cuda_launch(b, kernel, shape, &args);
 }
 
 /* Rows of an input, from a row on. */
@@ -391,6 +433,8 @@ static void run_attention(backend_cuda *b, const cuda_span *span, kv_view pages)
     if (span->decodes) {
         cuda_launch(b, CUDA_KERNEL_attention_split, attention_split_shape(&args), &args);
         cuda_launch(b, CUDA_KERNEL_attention_combine, attention_combine_shape(&args), &args);
+    } else if (pages.type != KV_F32) {
+        cuda_launch(b, CUDA_KERNEL_attention_half, attention_half_shape(&args), &args);
     } else {
         cuda_launch(b, CUDA_KERNEL_attention_tile, attention_tile_shape(&args), &args);
     }

@@ -109,6 +109,27 @@ __device__ __forceinline__ void atomic_max_u64(uint64_t *p, uint64_t v) {
     atomicMax((unsigned long long *)p, (unsigned long long)v);
 }
 
+/* c += A B for A [16][16] and B [16][8] of half floats, two to a word: a0 and a1 as above of columns
+ * 2 (lane % 4), + 1, a2 and a3 of the columns 8 further; b0, b1 the same rows of column lane / 4. */
+__device__ __forceinline__ void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
 /* The largest, the smallest of a warp's words. */
 __device__ __forceinline__ uint32_t warp_max_u32(uint32_t v) {
 #if __CUDA_ARCH__ >= 800

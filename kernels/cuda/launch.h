@@ -43,6 +43,7 @@
     X(attention_split)                                                                         \
     X(attention_combine)                                                                       \
     X(attention_tile)                                                                          \
+    X(attention_half)                                                                          \
     X(argmax)
 
 #define CUDA_KERNEL_ID(name) CUDA_KERNEL_##name,

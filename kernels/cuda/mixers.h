@@ -12,7 +12,8 @@
  * attention_split, attention_combine
  *                    kernels/attention.h for few rows: each split of a row's positions by a
  *                    block, then combined.  The workspace holds the partial results.
- * attention_tile     the same op for many rows of one run, without workspace.
+ * attention_tile     the same op for many rows of one run, without workspace, in float32.
+ * attention_half     attention_tile for pages of halves or int8, whose products are of half floats.
  * Pages              kv_layout.h's layout, in device memory.
  * Limits             state dim a multiple of 32 up to 128; head_dim a multiple of 32 up to 256; at
  *                    most 32 query heads a KV head.
@@ -145,6 +146,19 @@ static inline cuda_shape attention_tile_shape(const attention_cuda_args *a) {
                           a->base.batch.n_runs - 1,
                       a->base.kv.n_kv_heads, ATTENTION_BLOCK);
     s.shared_bytes = ATTENTION_TILE_SHARED;
+    return s;
+}
+
+/* 64 queries; 32 keys and values as halves and what two warps tell each other of their scores. */
+enum { ATTENTION_HALF_QUERIES = 64, ATTENTION_HALF_SHARED = 50688 };
+
+static inline cuda_shape attention_half_shape(const attention_cuda_args *a) {
+    const uint32_t group = a->base.n_heads / a->base.kv.n_kv_heads;
+    cuda_shape s =
+        cuda_shape_of(cuda_ceil_div(a->base.batch.n_rows, ATTENTION_HALF_QUERIES / group) +
+                          a->base.batch.n_runs - 1,
+                      a->base.kv.n_kv_heads, ATTENTION_BLOCK);
+    s.shared_bytes = ATTENTION_HALF_SHARED;
     return s;
 }
 

@@ -60,6 +60,8 @@ static void open_device(void) {
          CUDA_FUNCTION_SHARED_BYTES, DELTA_NET_CHUNK_SHARED);
     CALL(cuFuncSetAttribute, functions[CUDA_KERNEL_attention_tile], CUDA_FUNCTION_SHARED_BYTES,
          ATTENTION_TILE_SHARED);
+    CALL(cuFuncSetAttribute, functions[CUDA_KERNEL_attention_half], CUDA_FUNCTION_SHARED_BYTES,
+         ATTENTION_HALF_SHARED);
     CALL(cuStreamCreate, &stream, CUDA_STREAM_NON_BLOCKING);
     printf("%s, sm_%d%d, %d multiprocessors\n", card.name, card.major, card.minor, card.n_sms);
 }
@@ -513,9 +515,9 @@ static void time_attention(uint32_t n_rows, uint32_t position) {
     }
     for (uint32_t i = 0; i < 4; i++) {
         a.base.kv.layer_offset = i * layer;
-        ADD(attention_tile, attention_tile_shape(&a), a);
+        ADD(attention_half, attention_half_shape(&a), a);
     }
-    (void)snprintf(name, sizeof name, "attention_tile, %u rows at %u", n_rows, position);
+    (void)snprintf(name, sizeof name, "attention_half, %u rows at %u", n_rows, position);
     report(name, 4, 0, 4.0 * HEADS * D * n_rows * (position + n_rows / 2.0));
 }
 

@@ -211,6 +211,7 @@ double case_matvec_company(const kernel_device *device);
 double case_split(const kernel_device *device);
 double case_matmul(const kernel_device *device);
 double case_matmul_f32(const kernel_device *device);
+double case_matmul_gated(const kernel_device *device);
 /* cuda_expert_cases.c */
 double case_experts(const kernel_device *device);
 double case_experts_grouped(const kernel_device *device);
@@ -223,6 +224,7 @@ double case_delta_chunks(const kernel_device *device);
 double case_attention_split(const kernel_device *device);
 double case_attention_tile(const kernel_device *device);
 double case_attention_f16(const kernel_device *device);
+double case_attention_half(const kernel_device *device);
 double case_attention_q8(const kernel_device *device);
 
 #endif

@@ -25,6 +25,7 @@ const cuda_case cuda_cases[] = {
     {"matvec, split Q6_K", case_split, 1e-5},
     {"matmul, every type", case_matmul, 1e-5},
     {"matmul, float32 activations", case_matmul_f32, 1e-5},
+    {"matmul, gated in one launch or three", case_matmul_gated, 0},
     {"experts", case_experts, 1e-5},
     {"experts, grouped", case_experts_grouped, 1e-5},
     {"moe_combine", case_combine, 1e-6},
@@ -35,6 +36,7 @@ const cuda_case cuda_cases[] = {
     {"attention, splits, f32", case_attention_split, 1e-5},
     {"attention, tiles, f32", case_attention_tile, 1e-5},
     {"attention, splits, f16", case_attention_f16, 1e-4},
-    {"attention, tiles, q8", case_attention_q8, 1e-3},
+    {"attention, halves, f16", case_attention_half, 1e-3},
+    {"attention, halves, q8", case_attention_q8, 2e-3},
 };
 const size_t n_cuda_cases = sizeof cuda_cases / sizeof cuda_cases[0];

@@ -246,6 +246,22 @@ static inline void mma_k32(int (&c)[4], const uint32_t (&a)[4], const uint32_t (
     mma_k16(c, a[2], a[3], b[1]);
 }
 
+static inline float half_value(uint32_t bits);
+static inline void mma_half_k8(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    const emu_round &all = emu_exchange(a0, a1, b);
+    const uint32_t g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t k = 0; k < 8; k++) {
+            const uint32_t shift = k % 2 * 16;
+            c[i] += half_value((uint32_t)all[g * 4 + k / 2][i / 2] >> shift & 0xffff) *
+                    half_value((uint32_t)all[(2 * l + i % 2) * 4 + k / 2][2] >> shift & 0xffff);
+        }
+}
+static inline void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    mma_half_k8(c, a[0], a[1], b0);
+    mma_half_k8(c, a[2], a[3], b1);
+}
+
 /* ---- memory ---- */
 
 template <class T> T emu_load(const void *p) {

@@ -1,6 +1,7 @@
 /* cuda_matrix_cases.c - products with matrices of every type; cuda_cases.h. */
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matvec.h"
+#include "kernels/cuda/rows.h"
 #include "tests/kernels/cuda_case.h"
 
 /* Two segments of a type, one stored and one added, against n_tokens rows. */
@@ -191,4 +192,58 @@ double case_matmul_f32(const kernel_device *device) {
         end();
     }
     return most;
+}
+
+/* Gate and up in one launch of two matrices, then SwiGLU; and all of it in one. */
+static double gated_case(uint32_t type) {
+    enum { ROWS = 96, COLS = 512, TOKENS = 41 };
+    const size_t row = quant_row_bytes((quant_type)type, COLS),
+                 stride = cuda_act_row_bytes(ROWS);
+    buffer *w = weights(type, 2 * ROWS, COLS);
+    activations x = acts(TOKENS, COLS);
+    buffer *gate = make(TOKENS * ROWS * 4), *up = make(TOKENS * ROWS * 4);
+    buffer *expected = make(TOKENS * stride), *out = make(TOKENS * stride);
+    matmul_args args = {.weights = w->device,
+                        .act = x.act->device,
+                        .out = gate->device,
+                        .row_bytes = row,
+                        .act_stride = x.stride,
+                        .out_stride = ROWS,
+                        .type = type,
+                        .n_rows = ROWS,
+                        .n_cols = COLS,
+                        .n_tokens = TOKENS,
+                        .n_more = 1};
+    args.more[0] = (matmul_matrix){.weights = (const uint8_t *)w->device + ROWS * row,
+                                   .out = up->device,
+                                   .row_bytes = row,
+                                   .out_stride = ROWS,
+                                   .type = type,
+                                   .n_rows = ROWS};
+    cuda_shape shape;
+    cuda_kernel kernel = matmul_choose(&args, &shape);
+    gpu->launch(kernel, shape, &args, sizeof args);
+    const swiglu_q8_args swiglu = {
+        gate->device, up->device, NULL, expected->device, ROWS, ROWS, 0, stride, ROWS, TOKENS};
+    LAUNCH(swiglu, swiglu_shape(&swiglu), swiglu);
+    args.n_more = 0;
+    args.gated_act = out->device;
+    args.gated_stride = stride;
+    args.up_offset = ROWS * row;
+    kernel = matmul_choose(&args, &shape);
+    gpu->launch(kernel, shape, &args, sizeof args);
+    get(expected);
+    get(out);
+    return memcmp(expected->host, out->host, out->bytes) != 0;
+}
+
+double case_matmul_gated(const kernel_device *device) {
+    double wrong = 0;
+    for (size_t i = 0; i < N_TYPES; i++) {
+        if (!is_quantized(types[i])) continue;
+        begin(device);
+        wrong = worse(gated_case(types[i]), wrong);
+        end();
+    }
+    return wrong;
 }

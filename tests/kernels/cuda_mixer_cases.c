@@ -141,7 +141,7 @@ double case_delta_chunks(const kernel_device *device) {
 }
 
 /* How attention is computed. */
-typedef enum attention_way { WAY_SPLIT, WAY_TILE } attention_way;
+typedef enum attention_way { WAY_SPLIT, WAY_TILE, WAY_HALF } attention_way;
 
 static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads, uint32_t type,
                              attention_way way) {
@@ -190,7 +190,7 @@ static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads
                                            .v = v->device,
                                            .q_norm = qn->device,
                                            .k_norm = kn->device,
-                                           .rope = way == WAY_TILE ? NULL : rope->device,
+                                           .rope = way == WAY_SPLIT ? rope->device : NULL,
                                            .qg_stride = qg,
                                            .k_stride = (uint64_t)n_kv_heads * dim,
                                            .v_stride = (uint64_t)n_kv_heads * dim,
@@ -232,8 +232,10 @@ static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads
     if (way == WAY_SPLIT) {
         LAUNCH(attention_split, attention_split_shape(&args), args);
         LAUNCH(attention_combine, attention_combine_shape(&args), args);
-    } else {
+    } else if (way == WAY_TILE) {
         LAUNCH(attention_tile, attention_tile_shape(&args), args);
+    } else {
+        LAUNCH(attention_half, attention_half_shape(&args), args);
     }
     buffer *scratch = make(attention_scratch_bytes(dim));
     attention_items(CPU_SCALAR, &att, 0, attention_n_items(&att), scratch->host);
@@ -266,6 +268,9 @@ double case_attention_tile(const kernel_device *device) {
 double case_attention_f16(const kernel_device *device) {
     return attention_cases(device, WAY_SPLIT, KV_F16);
 }
+double case_attention_half(const kernel_device *device) {
+    return attention_cases(device, WAY_HALF, KV_F16);
+}
 double case_attention_q8(const kernel_device *device) {
-    return attention_cases(device, WAY_TILE, KV_Q8);
+    return attention_cases(device, WAY_HALF, KV_Q8);
 }
