@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/aliases.h"
+#include "coordinator/audience.h"
 #include "coordinator/chat_params.h"
 #include "coordinator/client_deadline.h"
 #include "coordinator/token_stream.h"
@@ -11,68 +12,77 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <xxhash.h>
 
-/* One reply under way; ends when its exchange closes. */
+/* One reply under way; ends when the last of its clients has gone. */
 typedef struct chat {
     struct chat *next, *previous;
     coordinator *c;
-    http_exchange *x;
+    audience clients;
     request *r; /* NULL once it has ended */
     token_stream stream;
+    json_text out;
+    uint64_t body_hash; /* with the tenant; what a retry has in common */
+    uint64_t key_hash;  /* of the Idempotency-Key; 0: none */
     bool streaming;
-    bool begun;   /* the headers of a stream are out */
-    bool flowing; /* so are tokens: no keep-alives any more */
+    bool flowing; /* tokens have been sent: no keep-alives any more */
     uint64_t next_comment_ms;
     uint64_t comment_ms; /* between comments: more often for a client of little patience */
+    char node[WIRE_MAX_NAME + 1]; /* of the request, once it is placed */
+    const char *resumed;          /* see token_stream_facts */
 } chat;
 
-static void on_close(void *context, bool complete) {
+static void on_left(void *context) {
     chat *t = context;
     coordinator *c = t->c;
     if (t->r != NULL) request_cancel(c, t->r, "client_closed");
-    if (!complete) metric_add(c->counters.status[5], 1);
     if (t->previous != NULL)
         t->previous->next = t->next;
     else
         c->chats = t->next;
     if (t->next != NULL) t->next->previous = t->previous;
+    audience_release(&t->clients);
     token_stream_release(&t->stream);
+    json_text_release(&t->out);
     free(t);
 }
 
-/* How the answer went on after a node was lost; NULL: none was. */
-static const char *resumed(const request *r) {
-    if (r->given.resumed == 0) return NULL;
-    return r->given.approximate ? "approximate" : "exact";
+static void on_gone(void *context, bool complete) {
+    chat *t = context;
+    if (!complete) metric_add(t->c->counters.status[5], 1);
 }
 
-static void add_headers(chat *t, const request *r) {
-    http_set_header(t->x, "X-Siliceo-Node", r->node->name);
-    if (resumed(r) != NULL) http_set_header(t->x, "X-Siliceo-Resumed", resumed(r));
-}
-
-static void begin_stream(chat *t) {
-    if (t->begun) return;
-    t->begun = true;
-    if (t->r != NULL && t->r->node != NULL) add_headers(t, t->r);
+static void on_headers(void *context, http_exchange *x) {
+    chat *t = context;
+    if (t->node[0] != '\0') http_set_header(x, "X-Siliceo-Node", t->node);
+    if (t->resumed != NULL) http_set_header(x, "X-Siliceo-Resumed", t->resumed);
     api_count_reply(t->c, 200);
-    http_stream_begin(t->x);
+}
+
+/* What the headers tell: where it runs, and how it went on after a node was lost. */
+static void note_request(chat *t, const request *r) {
+    if (r->node != NULL) (void)snprintf(t->node, sizeof t->node, "%s", r->node->name);
+    if (r->given.resumed > 0) t->resumed = r->given.approximate ? "approximate" : "exact";
+}
+
+static bool send_out(chat *t) {
+    if (t->out.failed) return audience_abort(&t->clients);
+    return audience_write(&t->clients, t->out.bytes, t->out.length);
 }
 
 static status on_tokens(void *context, const wire_tokens *tokens, error *err) {
     chat *t = context;
-    json_text *out = http_stream_out(t->x);
-    size_t before = out->length;
-    status rc = token_stream_add(&t->stream, tokens, out, err);
-    if (rc != STATUS_OK || !t->streaming || out->length == before) return rc;
-    begin_stream(t);
+    json_text_clear(&t->out);
+    status rc = token_stream_add(&t->stream, tokens, &t->out, err);
+    if (rc != STATUS_OK || !t->streaming || t->out.length == 0) return rc;
+    note_request(t, t->r);
     t->flowing = true;
     t->r->replayable = false;
-    (void)http_stream_flush(t->x); /* when it fails, t is gone */
+    (void)send_out(t); /* when it fails, t is gone */
     return STATUS_OK;
 }
 
-static token_stream_facts facts_of(const request *r) {
+static token_stream_facts facts_of(const chat *t, const request *r) {
     return (token_stream_facts){
         .node = r->node->name,
         .queue_ms = (double)(r->sent_ns - r->received_ns) * 1e-6,
@@ -80,59 +90,51 @@ static token_stream_facts facts_of(const request *r) {
                               ? (double)(r->first_token_ns - r->received_ns) * 1e-6
                               : 0,
         .attempts = r->attempts,
-        .resumed = resumed(r),
+        .resumed = t->resumed,
     };
 }
 
-static void reply_whole(chat *t, const request *r, const wire_done *done) {
-    token_stream_facts facts = facts_of(r);
-    json_text out = {0};
-    token_stream_finish(&t->stream, done, &facts, &out);
-    if (out.failed) {
-        api_count_reply(t->c, 503);
-        http_reply_error(t->x, 503, "no_memory", NULL, 1, "no memory for the reply");
-    } else {
-        add_headers(t, r);
-        api_count_reply(t->c, 200);
-        http_reply(t->x, 200, "application/json", out.bytes, out.length);
-    }
-    json_text_release(&out);
+static void reply_error(chat *t, unsigned http_status, const char *code, const char *param,
+                        unsigned retry_after_s, const char *message) {
+    api_count_reply(t->c, http_status);
+    (void)audience_error(&t->clients, http_status, code, param, retry_after_s, message);
 }
 
 static void on_done(void *context, const request *r, const wire_done *done) {
     chat *t = context;
-    if (!t->streaming) {
-        t->r = NULL;
-        reply_whole(t, r, done);
-        return;
-    }
-    begin_stream(t);
+    note_request(t, r);
     t->r = NULL;
-    token_stream_facts facts = facts_of(r);
-    token_stream_finish(&t->stream, done, &facts, http_stream_out(t->x));
-    if (http_stream_flush(t->x)) http_stream_end(t->x);
+    token_stream_facts facts = facts_of(t, r);
+    json_text_clear(&t->out);
+    token_stream_finish(&t->stream, done, &facts, &t->out);
+    if (t->streaming) {
+        if (send_out(t)) (void)audience_end(&t->clients);
+    } else if (t->out.failed) {
+        reply_error(t, 503, "no_memory", NULL, 1, "no memory for the reply");
+    } else {
+        (void)audience_reply(&t->clients, "application/json", t->out.bytes, t->out.length);
+    }
 }
 
 static void on_error(void *context, const request *r, const request_failure *failure) {
     (void)r;
     chat *t = context;
     t->r = NULL;
-    if (!t->begun) {
-        api_count_reply(t->c, failure->http_status);
-        http_reply_error(t->x, failure->http_status, failure->code, failure->param,
-                         failure->retry_after_s, failure->message);
+    if (!t->clients.begun) {
+        reply_error(t, failure->http_status, failure->code, failure->param,
+                    failure->retry_after_s, failure->message);
         return;
     }
     json_text body = {0};
     http_error_body(&body, failure->http_status, failure->code, failure->param,
                     failure->message);
-    if (body.failed) {
-        http_abort(t->x);
-    } else {
-        token_stream_fail(body.bytes, http_stream_out(t->x));
-        if (http_stream_flush(t->x)) http_stream_end(t->x);
-    }
+    json_text_clear(&t->out);
+    if (body.failed)
+        t->out.failed = true;
+    else
+        token_stream_fail(body.bytes, &t->out);
     json_text_release(&body);
+    if (send_out(t)) (void)audience_end(&t->clients);
 }
 
 static void on_restart(void *context, bool resumes) {
@@ -149,10 +151,11 @@ void api_chat_tick(coordinator *c, uint64_t now_ms) {
         next = t->next;
         if (!t->streaming || t->flowing || t->r == NULL || now_ms < t->next_comment_ms)
             continue;
-        begin_stream(t);
+        note_request(t, t->r);
         t->next_comment_ms = now_ms + t->comment_ms;
-        token_stream_keepalive(http_stream_out(t->x));
-        (void)http_stream_flush(t->x);
+        json_text_clear(&t->out);
+        token_stream_keepalive(&t->out);
+        (void)send_out(t);
     }
 }
 
@@ -181,25 +184,32 @@ static chat *chat_new(coordinator *c, http_exchange *x, const chat_params *p, er
         return NULL;
     }
     t->c = c;
-    t->x = x;
+    t->clients.context = t;
+    t->clients.on_left = on_left;
+    t->clients.on_gone = on_gone;
+    t->clients.on_headers = on_headers;
     t->streaming = p->stream;
     t->comment_ms = (uint64_t)(c->options->http_keepalive_s * 1000);
     t->next_comment_ms =
         clock_monotonic_ms() + (uint64_t)(c->options->http_hold_headers_s * 1000);
+    if (!audience_join(&t->clients, x)) {
+        token_stream_release(&t->stream);
+        free(t);
+        return NULL;
+    }
     t->next = c->chats;
     if (c->chats != NULL) c->chats->previous = t;
     c->chats = t;
-    http_on_close(x, t, on_close);
     return t;
 }
 
-static request *request_of(chat *t, chat_params *p) {
+static request *request_of(chat *t, http_exchange *x, chat_params *p) {
     request_sink sink = {t, on_tokens, on_done, on_error, on_restart};
-    request *r = request_new(&sink, http_owner(t->x));
+    request *r = request_new(&sink, http_owner(x));
     if (r == NULL) return NULL;
-    r->priority = api_priority(t->c, t->x, p->priority, p->task);
+    r->priority = api_priority(t->c, x, p->priority, p->task);
     r->kind = WIRE_CHAT;
-    (void)snprintf(r->request_id, sizeof r->request_id, "%s", http_request_id(t->x));
+    (void)snprintf(r->request_id, sizeof r->request_id, "%s", http_request_id(x));
     memcpy(r->model, p->model, sizeof r->model);
     r->prompt_bytes = (double)p->prompt_bytes;
     r->max_output = (double)p->max_tokens;
@@ -223,10 +233,50 @@ static void take_deadline(chat *t, request *r, const client_deadline *d) {
     if (least_ms < t->next_comment_ms) t->next_comment_ms = least_ms;
 }
 
-static void start(coordinator *c, http_exchange *x, chat_params *p, const client_deadline *d) {
+/* ------------------------------------------------------------ retries */
+
+typedef struct retry {
+    uint64_t body_hash, key_hash;
+    bool is_one; /* the client says that it has asked before */
+} retry;
+
+/* The body's bytes and who asks; libraries count their retries in a header. */
+static retry read_retry(http_exchange *x, const char *body, size_t length) {
+    const char *key = http_header(x, "Idempotency-Key");
+    const char *count = http_header(x, "X-Stainless-Retry-Count");
+    uint64_t tenant_hash = (uint64_t)(uintptr_t)http_owner(x); /* it lives while they do */
+    retry y = {.body_hash = XXH3_64bits_withSeed(body, length, tenant_hash)};
+    if (key != NULL && key[0] != '\0')
+        y.key_hash = XXH3_64bits_withSeed(key, strlen(key), tenant_hash) | 1;
+    y.is_one = count != NULL && count[0] >= '1' && count[0] <= '9';
+    return y;
+}
+
+/* Answered here: by what runs already, or because the key stands for another request. */
+static bool join_running(coordinator *c, http_exchange *x, const retry *y) {
+    for (chat *t = c->chats; t != NULL; t = t->next) {
+        bool same_key = y->key_hash != 0 && t->key_hash == y->key_hash;
+        if (t->r == NULL || (!same_key && !(y->is_one && t->body_hash == y->body_hash)))
+            continue;
+        if (t->body_hash != y->body_hash) {
+            api_count_reply(c, 409);
+            http_reply_error(x, 409, "idempotency_key_reused", "Idempotency-Key", 0,
+                             "a request with this Idempotency-Key and another body is running");
+            return true;
+        }
+        if (!audience_join(&t->clients, x)) continue;
+        metric_add(c->counters.joined, 1);
+        log_info("request-joined", "request=%s by=%s", t->r->request_id, http_request_id(x));
+        return true;
+    }
+    return false;
+}
+
+static void start(coordinator *c, http_exchange *x, chat_params *p, const client_deadline *d,
+                  const retry *y) {
     error err = {0};
     chat *t = chat_new(c, x, p, &err);
-    request *r = t == NULL ? NULL : request_of(t, p);
+    request *r = t == NULL ? NULL : request_of(t, x, p);
     if (r == NULL) {
         api_count_reply(c, 503);
         http_reply_error(x, 503, "no_memory", NULL, 1, "no memory for the request");
@@ -234,6 +284,9 @@ static void start(coordinator *c, http_exchange *x, chat_params *p, const client
     }
     request_failure failure;
     t->r = r;
+    t->body_hash = y->body_hash;
+    t->key_hash = y->key_hash;
+    t->clients.keeps = y->key_hash != 0 || y->is_one;
     take_deadline(t, r, d);
     if (request_submit(c, r, &failure) == STATUS_OK) return;
     t->r = NULL;
@@ -253,6 +306,11 @@ void api_chat(coordinator *c, http_exchange *x) {
     size_t length;
     const char *body = http_body(x, &length);
     client_deadline deadline = {0, 0};
+    const retry y = read_retry(x, body == NULL ? "" : body, length);
+    if ((y.key_hash != 0 || y.is_one) && join_running(c, x, &y)) {
+        http_body_drop(x);
+        return;
+    }
     status rc = chat_params_read(&p, body == NULL ? "" : body, length, param, &err);
     http_body_drop(x);
     if (rc == STATUS_OK) {
@@ -269,6 +327,6 @@ void api_chat(coordinator *c, http_exchange *x) {
         return;
     }
     (void)aliases_resolve(c->options->aliases, p.model);
-    start(c, x, &p, &deadline);
+    start(c, x, &p, &deadline, &y);
     chat_params_release(&p);
 }

@@ -72,6 +72,8 @@ void api_metrics_open(coordinator *c) {
                          "requests that were wrong, or found no place");
     k->failed_over = counter(c, "siliceo_requests_failed_over_total",
                              "times a request began again or went on on another node");
+    k->joined = counter(c, "siliceo_requests_joined_total",
+                        "retries that joined the request that still ran");
     k->resumed = counter(c, "siliceo_requests_resumed_total",
                          "times a begun answer went on on another node");
     k->prompt_tokens =

@@ -27,7 +27,7 @@ enum { REQUEST_BUCKETS = 4096 };
 
 typedef struct counters {
     metric *status[6]; /* replies of /v1 by class: 1xx .. 5xx, cut */
-    metric *finished, *failed, *cancelled, *refused, *failed_over, *resumed;
+    metric *finished, *failed, *cancelled, *refused, *failed_over, *resumed, *joined;
     metric *prompt_tokens, *cached_tokens, *completion_tokens;
     metric *first_token, *between_tokens;
     metric *garbage;
