@@ -343,6 +343,15 @@ static void send_done(fake *f, const job *j, uint64_t now_ns) {
     send_message(f, &m);
 }
 
+static void send_finish(fake *f, job *j) {
+    wire_message m = {.type = WIRE_TOKENS};
+    m.tokens = (wire_tokens){.request = j->request,
+                             .epoch = j->epoch,
+                             .number = j->number++,
+                             .finish = WIRE_FINISH_LENGTH};
+    send_message(f, &m);
+}
+
 /* True: the job is over. */
 static bool step(job *j, uint64_t now_ns) {
     fake *f = &fakes[j->node];
@@ -357,6 +366,11 @@ static bool step(job *j, uint64_t now_ns) {
     }
     if (here && fault("gap")) j->number++;
     if (j->first_ns == 0) j->first_ns = now_ns;
+    if (j->sent >= j->n_tokens) { /* a resume of what was over but for its DONE */
+        send_finish(f, j);
+        send_done(f, j, now_ns);
+        return true;
+    }
     if (here && fault("toolcall")) {
         send_call(f, j);
         return false;
