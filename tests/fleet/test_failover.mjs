@@ -1,6 +1,6 @@
 // test_failover.mjs - a node is lost inside an answer: it goes on elsewhere, token for token, or says why not.
 import assert from 'node:assert/strict';
-import { finish, startFleet, test } from '../clients/fleet.mjs';
+import { finish, startFleet, startWorker, test } from '../clients/fleet.mjs';
 import { ask, body, content, events, open, Rig, stop, streamed, until } from './rig.mjs';
 
 const words = (n) => Array.from({ length: n }, (_, i) => `t${i} `).join('');
@@ -100,32 +100,62 @@ await test('a frozen node that wakes later is told to stop, and what it still sa
 });
 
 // ---------------------------------------------------------------- real workers
-const prompt = [{ role: 'user', content: 'Count from 1 to 40.' }];
-const victimArgs = ['--sequences', '2'];
-for (const [kind, more] of [['greedy', { temperature: 0 }], ['sampled with a seed', { temperature: 0.9, seed: 7 }]]) {
-    await test(`two real workers, one killed inside a ${kind} stream: the text is that of an unbroken run`, async () => {
-        const fleet = await startFleet([['amber', ...victimArgs], ['basalt', ...victimArgs]], ['--node-suspect-s', '0.5', '--node-reconnect-s', '0.3', '--mesh-beat-s', '0.1']);
-        const model = (await (await fetch(fleet.url + '/v1/models')).json()).data[0].id;
-        const request = { model, messages: prompt, stream: true, max_tokens: 120, ignore_eos: true, ...more };
-        const unbroken = events((await ask(fleet.url, request)).text);
-        assert.equal(unbroken.at(-1), '[DONE]');
-        const workers = { amber: fleet.workers[0], basalt: fleet.workers[1] };
-        const url = new URL(fleet.url);
-        const rig = { host: url.hostname, port: Number(url.port) };
-        const o = open(rig, request);
-        await until(() => (o.text.match(/"content"/g) ?? []).length >= 4, 'some tokens');
-        const status = await (await fetch(fleet.url + '/status')).json();
-        const runs = status.nodes.find((n) => n.running > 0);
-        if (runs) workers[runs.name].child.kill('SIGKILL');
+const said = (list) => list.filter((e) => e !== '[DONE]').map((e) => (e.choices?.[0]?.delta.reasoning_content ?? '') + (e.choices?.[0]?.delta.content ?? '')).join('');
+const quickly = ['--node-suspect-s', '0.5', '--node-reconnect-s', '0.3', '--mesh-beat-s', '0.1'];
+// A question that the demo model deliberates on until its limit: there is time to kill a worker.
+const endless = { messages: [{ role: 'user', content: 'This sentence is false. Is it true?' }], chat_template_kwargs: { enable_thinking: true }, max_tokens: 600 };
+const counting = { messages: [{ role: 'user', content: 'Count from 1 to 60.' }], max_tokens: 300 };
+
+async function twoWorkers(first = [], second = []) {
+    const fleet = await startFleet([['amber', '--sequences', '2', ...first], ['basalt', '--sequences', '2', ...second]], quickly);
+    const url = new URL(fleet.url);
+    const rig = { url: fleet.url, host: url.hostname, port: Number(url.port), workers: { amber: fleet.workers[0], basalt: fleet.workers[1] }, args: { amber: first, basalt: second } };
+    rig.node = async (name) => (await (await fetch(fleet.url + '/status')).json()).nodes.find((n) => n.name === name);
+    rig.model = (await (await fetch(fleet.url + '/v1/models')).json()).data[0].id;
+    rig.stop = async () => { for (const w of Object.values(rig.workers)) await stop(w, 'SIGKILL'); await stop(fleet.coordinator); };
+    rig.mesh = fleet.coordinator.mesh;
+    return rig;
+}
+// Streams a request and kills the worker that runs it after its first tokens; again when the
+// stream was faster than the kill.
+async function broken(rig, request) {
+    for (let tries = 0; tries < 5; tries++) {
+        const o = open(rig, { model: rig.model, stream: true, stream_options: { include_usage: true }, ...request });
+        let killed = '';
+        o.socket.on('data', () => {
+            if (killed || (o.text.match(/content":"[^"]/g) ?? []).length < 5) return;
+            killed = /X-Siliceo-Node: (\w+)/i.exec(o.text)[1];
+            rig.workers[killed].child.kill('SIGKILL');
+        });
         await until(() => o.text.includes('[DONE]') || o.text.includes('"error"'), 'the end');
-        const list = streamed(o);
-        assert.ok(runs, 'it was killed while it ran');
-        assert.equal(last(list).resumed, 'exact', JSON.stringify(last(list)));
-        assert.notEqual(last(list).node, runs.name);
-        assert.equal(content(list), content(unbroken));
         o.socket.destroy();
-        for (const [name, w] of Object.entries(workers)) await stop(w, name === runs.name ? 'SIGKILL' : 'SIGTERM');
-        await stop(fleet.coordinator);
+        const list = streamed(o);
+        if (list.at(-1) !== '[DONE]' || last(list).resumed) return { list, killed };
+        await rig.workers[killed].exited;
+        rig.workers[killed] = await startWorker(rig.mesh, killed, ['--sequences', '2', ...rig.args[killed]]);
+        await until(async () => (await rig.node(killed)).state === 'ready', 'it is back');
+    }
+    throw new Error('no kill came in time');
+}
+for (const [kind, more] of [['greedy', { ...counting, temperature: 0 }], ['deliberating', { ...endless, temperature: 0 }], ['sampled', { ...endless, temperature: 0.9, top_p: 0.95, seed: 7 }]]) {
+    await test(`two real workers, one killed inside a ${kind} stream: text and usage are those of an unbroken run`, async () => {
+        const rig = await twoWorkers();
+        const unbroken = events((await ask(rig.url, { model: rig.model, stream: true, stream_options: { include_usage: true }, ...more })).text);
+        assert.equal(unbroken.at(-1), '[DONE]');
+        const { list, killed } = await broken(rig, more);
+        assert.equal(last(list).resumed, 'exact', JSON.stringify(list.at(-1)));
+        assert.notEqual(last(list).node, killed);
+        assert.equal(said(list), said(unbroken));
+        assert.deepEqual(list.at(-2).usage, unbroken.at(-2).usage);
+        await rig.stop();
     });
 }
+await test('real workers with the same file and other arithmetic: it goes on, marked as approximate', async () => {
+    const rig = await twoWorkers(['--kv', 'f32'], ['--kv', 'f16']);
+    const { list } = await broken(rig, { ...counting, temperature: 0 });
+    assert.equal(list.at(-1), '[DONE]');
+    assert.equal(last(list).resumed, 'approximate');
+    assert.match(said(list), /1 2 3 4 5 6 7 8 9 10 /);
+    await rig.stop();
+});
 finish();
