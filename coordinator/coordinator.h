@@ -9,8 +9,8 @@
 
 #include "common/metrics.h"
 #include "coordinator/admission.h"
-#include "coordinator/decisions.h"
 #include "coordinator/auth.h"
+#include "coordinator/decisions.h"
 #include "coordinator/http_server.h"
 #include "coordinator/ledger.h"
 #include "coordinator/node_table.h"

@@ -86,7 +86,7 @@ struct request {
     uint64_t tokens;
     uint64_t reasoning_tokens; /* of them */
     uint64_t prompt_tokens, cached_tokens;
-    wire_finish finish; /* of the choice that ended last */
+    wire_finish finish;   /* of the choice that ended last */
     uint64_t deadline_ns; /* the client's own; 0: none */
     uint64_t received_ns, sent_ns, first_token_ns, last_token_ns;
     uint64_t cancelled_ns;

@@ -114,7 +114,7 @@ sim_job *sim_take_ended(sim_node *n, double now_s) {
         n->running[i] = n->running[--n->n_running];
         if (n->n_waiting > 0) {
             start(n, n->waiting[0], now_s);
-            memmove(n->waiting, n->waiting + 1, --n->n_waiting * sizeof n->waiting[0]);
+            memmove(n->waiting, n->waiting + 1, --n->n_waiting * sizeof(sim_job *));
         }
         return job;
     }

@@ -35,7 +35,7 @@ static void a_limit_bounds_what_is_to_come(void **state) {
     assert_true(fabs(lengths_expect(&l, 0, 30) - 30) < 1);
     assert_true(lengths_expect(&l, 29.5, 30) <= 1);
     assert_true(lengths_expect(&l, 2000, 30) >= 1);
-    for (double limit = 1; limit < 1e5; limit *= 3)
+    for (int limit = 1; limit < 100000; limit *= 3)
         assert_true(lengths_expect(&l, 0, limit) <= limit + 1);
 }
 
