@@ -278,7 +278,9 @@ static void run_step(backend_cuda *b, const cuda_span *s, const layer_weights *l
                                 .n_cols = c->n_embd,
                                 .n_ff = c->n_ff_expert,
                                 .n_ff_shared = c->n_ff_shared};
-    cuda_launch(b, CUDA_KERNEL_experts_up, experts_up_shape(&up), &up);
+    cuda_shape shape;
+    cuda_kernel kernel = experts_up_choose(&up, &shape);
+    cuda_launch(b, kernel, shape, &up);
     const experts_down_args down = {.records = up.records,
                                     .experts = up.experts,
                                     .weights = weight_rows(b, s),
@@ -297,7 +299,8 @@ static void run_step(backend_cuda *b, const cuda_span *s, const layer_weights *l
                                     .n_embd = c->n_embd,
                                     .n_ff = c->n_ff_expert,
                                     .n_ff_shared = c->n_ff_shared};
-    cuda_launch(b, CUDA_KERNEL_experts_down, experts_down_shape(&down), &down);
+    kernel = experts_down_choose(&down, &shape);
+    cuda_launch(b, kernel, shape, &down);
 }
 
 /* Prompt rows: grouped products, wave by wave. */

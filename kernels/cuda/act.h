@@ -5,7 +5,8 @@
  *   float2 factor[n_cols / 16]   { scale, scale * sum of the 16 q }
  * The scale belongs to 32 values: amax / 127, q = x * (127 / amax) rounded to nearest even; so
  * both factors of a group of 32 have the same scale, and sums of 16 serve every format with
- * minima.  amax below 2^-100 gives scale 0; a NaN or an infinity gives a NaN scale and q 0.
+ * minima.  experts_up alone gives every 16 values a scale of their own.  amax below 2^-100 gives
+ * scale 0; a NaN or an infinity gives a NaN scale and q 0.
  * Rows are act_row_stride(n_cols) bytes apart unless a stride is given; all 16-byte aligned.
  */
 #ifndef SILICEO_KERNELS_CUDA_ACT_H

@@ -3,6 +3,7 @@
 #include "kernels/cuda/conv1d.cu"
 #include "kernels/cuda/delta_net.cu"
 #include "kernels/cuda/experts.cu"
+#include "kernels/cuda/experts_step.cu"
 #include "kernels/cuda/matmul.cu"
 #include "kernels/cuda/matvec.cu"
 #include "kernels/cuda/router.cu"

@@ -2,7 +2,8 @@
  *
  * Decode, two launches:
  *   experts_up    h = silu(gate x) * (up x) of each pair (row, rank), and of the shared expert
- *                 as pair n_rows * n_used + row; float32 (h) or quantized (h_act).
+ *                 as pair n_rows * n_used + row; float32 (h) or quantized (h_act), where
+ *                 every 16 values have a scale of their own.
  *   experts_down  out = x + sum of weight * (down h) in rank order + sigmoid(gate) * shared
  *                 Launched with programmatic serialization, experts_up must be the launch before
  *                 it: it reads records, experts and weights before it waits.
@@ -25,7 +26,15 @@
 #include "kernels/moe_combine.h"
 #include "kernels/router.h"
 
-enum { EXPERTS_UP_ROWS = 32, EXPERTS_UP_BLOCK = 512, EXPERTS_DOWN_BLOCK = 256 };
+/* Rows of gate and up that a block makes; rows of the output that a block owns, and its threads
+ * at most. */
+enum {
+    EXPERTS_UP_ROWS = 16,
+    EXPERTS_UP_BLOCK = 256,
+    EXPERTS_UP_COLS = 2048,
+    EXPERTS_DOWN_ROWS = 8,
+    EXPERTS_DOWN_BLOCK = 288
+};
 
 /* One matrix of an expert: in a record, or (of the shared expert) at an address. */
 typedef struct expert_matrix {
@@ -62,12 +71,18 @@ typedef struct experts_up_args {
 } experts_up_args;
 KERNEL_ARGS_SIZE(experts_up_args, 216);
 
-static inline cuda_shape experts_up_shape(const experts_up_args *a) {
+/* experts_up has the common case: Q4_K throughout, rows of at most EXPERTS_UP_COLS. */
+static inline cuda_kernel experts_up_choose(const experts_up_args *a, cuda_shape *s) {
     const uint32_t most = a->n_ff > a->n_ff_shared ? a->n_ff : a->n_ff_shared;
     const uint32_t pairs = a->n_rows * (a->n_used + (a->n_ff_shared > 0 ? 1u : 0u));
-    cuda_shape s = cuda_shape_of(cuda_ceil_div(most, EXPERTS_UP_ROWS), pairs, EXPERTS_UP_BLOCK);
-    s.shared_bytes = a->act != NULL ? (uint32_t)cuda_act_row_bytes(a->n_cols) : 0;
-    return s;
+    const int routed = a->gate.type == QUANT_Q4_K && a->up.type == QUANT_Q4_K;
+    const int shared = a->n_ff_shared == 0 ||
+                       (a->gate.shared_type == QUANT_Q4_K && a->up.shared_type == QUANT_Q4_K);
+    *s = cuda_shape_of(cuda_ceil_div(most, EXPERTS_UP_ROWS), pairs, EXPERTS_UP_BLOCK);
+    s->shared_bytes = a->act != NULL ? (uint32_t)cuda_act_row_bytes(a->n_cols) : 0;
+    return a->act != NULL && routed && shared && a->n_cols <= EXPERTS_UP_COLS
+               ? CUDA_KERNEL_experts_up
+               : CUDA_KERNEL_experts_up_any;
 }
 
 typedef struct experts_down_args {
@@ -92,16 +107,21 @@ typedef struct experts_down_args {
 } experts_down_args;
 KERNEL_ARGS_SIZE(experts_down_args, 168);
 
-/* Rows of the output that a block owns. */
-enum { EXPERTS_DOWN_ROWS = 8 };
+/* Types that experts_down has. */
+static inline int experts_wide(uint32_t type) {
+    return type == QUANT_Q4_K || type == QUANT_Q5_K || type == (uint32_t)CUDA_Q6_K_SPLIT;
+}
 
-static inline cuda_shape experts_down_shape(const experts_down_args *a) {
-    cuda_shape s = cuda_shape_of(cuda_ceil_div(a->n_embd, EXPERTS_DOWN_ROWS), a->n_rows,
-                                 EXPERTS_DOWN_BLOCK);
-    if (a->h_act != NULL)
-        s.shared_bytes = (uint32_t)(a->n_used * cuda_act_row_bytes(a->n_ff) +
-                                    cuda_act_row_bytes(a->n_ff_shared));
-    return s;
+/* A warp an expert; more experts than fit take turns, evenly. */
+static inline cuda_kernel experts_down_choose(const experts_down_args *a, cuda_shape *s) {
+    const uint32_t terms = a->n_used + (a->n_ff_shared > 0 ? 1u : 0u);
+    const uint32_t turns = cuda_ceil_div(32 * terms, EXPERTS_DOWN_BLOCK);
+    const int shared = a->n_ff_shared == 0 || experts_wide(a->down.shared_type);
+    *s = cuda_shape_of(cuda_ceil_div(a->n_embd, EXPERTS_DOWN_ROWS), a->n_rows,
+                       32 * cuda_ceil_div(terms, turns));
+    return a->h_act != NULL && experts_wide(a->down.type) && shared
+               ? CUDA_KERNEL_experts_down
+               : CUDA_KERNEL_experts_down_any;
 }
 
 typedef struct experts_sort_args {

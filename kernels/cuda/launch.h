@@ -32,7 +32,9 @@
     X(router)                                                                                  \
     X(experts_sort)                                                                            \
     X(experts_up)                                                                              \
+    X(experts_up_any)                                                                          \
     X(experts_down)                                                                            \
+    X(experts_down_any)                                                                        \
     X(moe_combine)                                                                             \
     X(conv1d)                                                                                  \
     X(delta_net_step)                                                                          \

@@ -308,13 +308,17 @@ static void time_rows(void) {
 }
 
 /* The records of N_EXPERTS experts, and their table. */
+static uint32_t file_type(uint32_t type) {
+    return type == CUDA_Q6_K_SPLIT ? (uint32_t)QUANT_Q6_K : type;
+}
+
 static uint64_t *take_records(uint32_t down_type, size_t *down_at) {
     const size_t up = F * quant_row_bytes(QUANT_Q4_K, E);
-    const size_t down = E * quant_row_bytes((quant_type)down_type, F);
+    const size_t down = E * quant_row_bytes((quant_type)file_type(down_type), F);
     uint64_t table[N_EXPERTS];
     for (int e = 0; e < N_EXPERTS; e++) {
         unsigned char *p = take_weights(QUANT_Q4_K, 2 * up);
-        take_weights(down_type, down); /* it follows: 2 * up is a multiple of 256 */
+        take_weights(file_type(down_type), down); /* it follows: 2 * up is a multiple of 256 */
         table[e] = (uint64_t)(uintptr_t)p;
     }
     uint64_t *device = take(sizeof table);
@@ -329,9 +333,11 @@ static void time_experts(uint32_t down_type, uint32_t n_rows) {
     size_t down_at;
     uint64_t *records = take_records(down_type, &down_at);
     const size_t row = quant_row_bytes(QUANT_Q4_K, E);
-    const size_t down_row = quant_row_bytes((quant_type)down_type, F);
+    const size_t down_file = quant_row_bytes((quant_type)file_type(down_type), F);
+    const size_t down_row = down_type == CUDA_Q6_K_SPLIT ? down_file / 210 * 208 : down_file;
+    const uint64_t split_d = E * down_row;
     const unsigned char *shared = take_weights(QUANT_Q4_K, 2 * F * row);
-    const void *shared_down = take_weights(down_type, E * down_row);
+    const void *shared_down = take_weights(file_type(down_type), E * down_file);
     int32_t *chosen = take(TIMES * 8 * USED * 4);
     int32_t ids[TIMES * 8 * USED];
     for (int i = 0; i < TIMES * 8 * USED; i++)
@@ -352,37 +358,41 @@ static void time_experts(uint32_t down_type, uint32_t n_rows) {
         .n_cols = E,
         .n_ff = F,
         .n_ff_shared = F};
-    experts_down_args down = {
-        .records = records,
-        .weights = take_floats(8 * USED),
-        .shared_gate = take_floats(8),
-        .h = up.h,
-        .h_act = up.h_act,
-        .x = take_floats(8 * E),
-        .h_stride = F,
-        .h_act_stride = up.h_act_stride,
-        .x_stride = E,
-        .down = {shared_down, down_at, down_row, down_row, 0, 0, down_type, down_type},
-        .n_rows = n_rows,
-        .n_used = USED,
-        .n_embd = E,
-        .n_ff = F,
-        .n_ff_shared = F};
+    experts_down_args down = {.records = records,
+                              .weights = take_floats(8 * USED),
+                              .shared_gate = take_floats(8),
+                              .h = up.h,
+                              .h_act = up.h_act,
+                              .x = take_floats(8 * E),
+                              .h_stride = F,
+                              .h_act_stride = up.h_act_stride,
+                              .x_stride = E,
+                              .down = {shared_down, down_at, down_row, down_row, split_d,
+                                       split_d, down_type, down_type},
+                              .n_rows = n_rows,
+                              .n_used = USED,
+                              .n_embd = E,
+                              .n_ff = F,
+                              .n_ff_shared = F};
     char name[96];
     const double pairs = n_rows * 9.0;
     for (int i = 0; i < TIMES; i++) {
         up.experts = chosen + i * 8 * USED;
-        ADD(experts_up, experts_up_shape(&up), up);
+        cuda_shape shape;
+        const cuda_kernel kernel = experts_up_choose(&up, &shape);
+        add_launch(kernel, shape, &up, sizeof up);
     }
     (void)snprintf(name, sizeof name, "experts_up Q4_K, %u rows, 8 + 1", n_rows);
     report(name, TIMES, pairs * 2 * F * (double)row, 0);
     for (int i = 0; i < TIMES; i++) {
         down.experts = chosen + i * 8 * USED;
-        ADD(experts_down, experts_down_shape(&down), down);
+        cuda_shape shape;
+        const cuda_kernel kernel = experts_down_choose(&down, &shape);
+        add_launch(kernel, shape, &down, sizeof down);
     }
     (void)snprintf(name, sizeof name, "experts_down %s, %u rows",
-                   quant_traits_of(down_type)->name, n_rows);
-    report(name, TIMES, pairs * E * (double)down_row, 0);
+                   quant_traits_of(file_type(down_type))->name, n_rows);
+    report(name, TIMES, pairs * E * (double)down_file, 0);
 }
 
 static batch_view take_batch(uint32_t n_rows, uint32_t position, uint32_t n_pages) {
@@ -633,7 +643,7 @@ static void time_all(void) {
     time_matvec("matvec head, Q6_K 248320 x 2048", 2048, 1, head, 1);
     time_matvec("matvec head, split Q6_K", 2048, 1, split, 1);
     time_experts(QUANT_Q4_K, 1);
-    time_experts(QUANT_Q6_K, 1);
+    time_experts(CUDA_Q6_K_SPLIT, 1);
     time_experts(QUANT_Q4_K, 4);
     time_delta_net(1);
     time_attention(1, 1000);

@@ -3,6 +3,14 @@
 #include "kernels/cuda/router.h"
 #include "tests/kernels/cuda_case.h"
 
+/* The bytes of n blocks of Q6_K in the order of CUDA_Q6_K_SPLIT. */
+static void split_q6_k(const uint8_t *from, size_t n, uint8_t *to) {
+    for (size_t i = 0; i < n; i++) {
+        memcpy(to + i * 208, from + i * 210, 208);
+        memcpy(to + n * 208 + i * 2, from + i * 210 + 208, 2);
+    }
+}
+
 typedef struct expert_set {
     buffer *record[8]; /* gate, up, down of an expert */
     buffer *table;     /* device addresses */
@@ -29,6 +37,19 @@ static expert_set expert_records(uint32_t n, uint32_t n_embd, uint32_t n_ff, uin
     return s;
 }
 
+/* On the device alone; the host keeps what product() reads. */
+static void split_down(const expert_set *s) {
+    for (uint32_t e = 0; e < s->n; e++) {
+        const size_t bytes = s->record[e]->bytes - s->down_at;
+        const uint8_t *from = (const uint8_t *)s->record[e]->host + s->down_at;
+        uint8_t *split = malloc(bytes);
+        if (split == NULL) abort();
+        split_q6_k(from, bytes / 210, split);
+        gpu->write((uint8_t *)s->record[e]->device + s->down_at, split, bytes);
+        free(split);
+    }
+}
+
 /* silu(gate x) * (up x) of one expert in float64. */
 static void hidden_of(const expert_set *s, const void *record, const double *x, double *h) {
     double *gate = calloc(2 * (size_t)s->n_ff, sizeof *gate);
@@ -39,14 +60,17 @@ static void hidden_of(const expert_set *s, const void *record, const double *x, 
     free(gate);
 }
 
-/* The shared expert is record n - 1; expert 1 is missing when `missing`. */
-static double experts_case(uint32_t type, uint32_t down_type, bool quantized, bool missing) {
-    enum { N = 4, USED = 2, ROWS = 2, E = 256, F = 64, PAIRS = ROWS * USED };
-    const uint32_t n_ff = down_type == QUANT_Q8_0 || down_type == QUANT_F32 ? 96 : 256;
+/* The shared expert is record n - 1; expert 1 is missing when `missing`; with split the device's
+ * Q6_K lies split. */
+static double experts_case(uint32_t type, uint32_t down_type, uint32_t n_ff, bool quantized,
+                           bool missing, bool split) {
+    enum { N = 4, USED = 2, ROWS = 2, E = 768, PAIRS = ROWS * USED };
+    const uint32_t device_type = split ? (uint32_t)CUDA_Q6_K_SPLIT : down_type;
     const int32_t experts[PAIRS] = {2, 0, 1, 2};
     const float weight[PAIRS] = {0.75f, 0.25f, 0.625f, 0.375f}, gate[ROWS] = {0.5f, -1.25f};
     expert_set s = expert_records(N, E, n_ff, type, down_type);
     const void *shared = s.record[N - 1]->device;
+    if (split) split_down(&s);
     if (missing) {
         ((uint64_t *)s.table->host)[1] = 0;
         put(s.table);
@@ -57,7 +81,9 @@ static double experts_case(uint32_t type, uint32_t down_type, bool quantized, bo
     buffer *foreign = floats(PAIRS * E, -1, 1), *out = floats(ROWS * E, -1, 1);
     const buffer *chosen = copy_of(experts, sizeof experts);
     const size_t row_bytes = quant_row_bytes((quant_type)type, E);
-    const size_t down_bytes = quant_row_bytes((quant_type)down_type, n_ff);
+    const size_t down_file = quant_row_bytes((quant_type)down_type, n_ff);
+    const size_t down_bytes = split ? down_file / 210 * 208 : down_file;
+    const uint64_t split_d = E * down_bytes;
     const experts_up_args up = {.records = s.table->device,
                                 .experts = chosen->device,
                                 .x = x.x->device,
@@ -88,15 +114,18 @@ static double experts_case(uint32_t type, uint32_t down_type, bool quantized, bo
                                     .h_act_stride = act_stride,
                                     .x_stride = E,
                                     .down = {(const uint8_t *)shared + s.down_at, s.down_at,
-                                             down_bytes, down_bytes, 0, 0, down_type,
-                                             down_type},
+                                             down_bytes, down_bytes, split_d, split_d,
+                                             device_type, device_type},
                                     .n_rows = ROWS,
                                     .n_used = USED,
                                     .n_embd = E,
                                     .n_ff = n_ff,
                                     .n_ff_shared = n_ff};
-    LAUNCH(experts_up, experts_up_shape(&up), up);
-    LAUNCH(experts_down, experts_down_shape(&down), down);
+    cuda_shape shape;
+    cuda_kernel kernel = experts_up_choose(&up, &shape);
+    gpu->launch(kernel, shape, &up, sizeof up);
+    kernel = experts_down_choose(&down, &shape);
+    gpu->launch(kernel, shape, &down, sizeof down);
     get(h);
     get(h_act);
     const double *value =
@@ -104,7 +133,7 @@ static double experts_case(uint32_t type, uint32_t down_type, bool quantized, bo
     double most = 0, *expected = doubles_of(out->host, ROWS * E);
     for (int p = 0; p < PAIRS + ROWS; p++) {
         const int row = p < PAIRS ? p / USED : p - PAIRS, e = p < PAIRS ? experts[p] : N - 1;
-        double hidden[256], y[E];
+        double hidden[512], y[E];
         if (p < PAIRS && missing && e == 1) {
             for (int i = 0; i < E; i++)
                 expected[row * E + i] +=
@@ -130,17 +159,23 @@ static double experts_case(uint32_t type, uint32_t down_type, bool quantized, bo
 
 double case_experts(const kernel_device *device) {
     static const struct {
-        uint32_t type, down;
-        bool quantized, missing;
-    } cases[] = {{QUANT_Q4_K, QUANT_Q4_K, true, false}, {QUANT_Q4_K, QUANT_Q6_K, true, true},
-                 {QUANT_Q8_0, QUANT_Q8_0, true, true},  {QUANT_IQ4_XS, QUANT_Q5_K, true, false},
-                 {QUANT_F32, QUANT_F32, false, true},   {QUANT_Q4_K, QUANT_Q6_K, false, false},
-                 {QUANT_F16, QUANT_F16, true, false}};
+        uint32_t type, down, n_ff;
+        bool quantized, missing, split;
+    } cases[] = {{QUANT_Q4_K, QUANT_Q4_K, 512, true, false, false},
+                 {QUANT_Q4_K, QUANT_Q6_K, 512, true, true, true},
+                 {QUANT_Q4_K, QUANT_Q6_K, 256, true, true, false},
+                 {QUANT_Q4_K, QUANT_Q5_K, 256, true, true, false},
+                 {QUANT_Q5_K, QUANT_Q5_K, 256, true, false, false},
+                 {QUANT_Q8_0, QUANT_Q8_0, 96, true, true, false},
+                 {QUANT_IQ4_XS, QUANT_Q5_K, 256, true, false, false},
+                 {QUANT_F32, QUANT_F32, 96, false, true, false},
+                 {QUANT_Q4_K, QUANT_Q6_K, 256, false, false, false},
+                 {QUANT_F16, QUANT_F16, 96, true, false, false}};
     double most = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         begin(device);
-        const double off =
-            experts_case(cases[i].type, cases[i].down, cases[i].quantized, cases[i].missing);
+        const double off = experts_case(cases[i].type, cases[i].down, cases[i].n_ff,
+                                        cases[i].quantized, cases[i].missing, cases[i].split);
         if (off > 1e-5) printf("  case %zu: %g\n", i, off);
         most = worse(off, most);
         end();

@@ -1,0 +1,417 @@
+/* experts_step.cu - the experts of decoding rows in two launches; kernels/cuda/experts.h.
+ *
+ * Shapes  35B-A3B: 8 of 256 experts a row and a shared one, gate and up 512 x 2048, down 2048 x 512.
+ * Launch  experts_up: grid (n_ff / 16, pairs and shared), block 256: a warp makes 2 rows of gate
+ *         and the same 2 of up, its 4 rows loaded whole before the first product.  Its registers
+ *         let three blocks share a multiprocessor, so that a row's 288 blocks are one wave.
+ *         experts_up_any: the same for every type, two rows at a time or fewer.
+ *         experts_down: grid (n_embd / 8, rows), a warp an expert: it has 8 rows' weights on
+ *         their way before it waits for experts_up; one thread a row sums up in rank order.
+ * Cost    one read of the active experts' weights a pair; duplicates among rows meet in L2.
+ * Oracle  float64 products on the same quantized activations; tests/kernels/cuda_expert_cases.c.
+ */
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/wide.cuh"
+
+DEVICE matrix_view expert_view(const expert_matrix &e, uint64_t record, uint32_t n_cols) {
+    matrix_view m;
+    m.base = record != 0 ? (const unsigned char *)(uintptr_t)record + e.offset
+                         : (const unsigned char *)e.shared;
+    m.row_bytes = record != 0 ? e.row_bytes : e.shared_row_bytes;
+    m.split_d = record != 0 ? e.split_d : e.shared_split_d;
+    m.type = record != 0 ? e.type : e.shared_type;
+    m.n_cols = n_cols;
+    return m;
+}
+
+/* ---- gate, up, SwiGLU ---- */
+
+/* What a warp works on: rows row0, row1 of gate and of up.  Rows beyond n_ff repeat the last. */
+typedef struct up_rows {
+    matrix_view gate, up;
+    uint32_t row0, row1;
+} up_rows;
+
+/* Of four sums over a warp the lanes 8 r .. 8 r + 7 get the one of v[r]. */
+DEVICE float four_sums(const float (&v)[4]) {
+    const bool high = lane_index() & 16, odd = lane_index() & 8;
+    const float give0 = high ? v[0] : v[2], give1 = high ? v[1] : v[3];
+    const float a = (high ? v[2] : v[0]) + __shfl_xor_sync(FULL_WARP, give0, 16);
+    const float b = (high ? v[3] : v[1]) + __shfl_xor_sync(FULL_WARP, give1, 16);
+    const float sum = (odd ? b : a) + __shfl_xor_sync(FULL_WARP, odd ? a : b, 8);
+    return lanes_sum(sum, 8);
+}
+
+DEVICE const unsigned char *up_row(const up_rows &u, int r) {
+    return matrix_row(r < 2 ? u.gate : u.up, r % 2 ? u.row1 : u.row0);
+}
+
+/* ROWS of the four rows, from `from` on. */
+template <int TYPE, int ROWS>
+DEVICE void up_load(const up_rows &u, int from, uint32_t w, wide_raw<TYPE> (&raw)[ROWS]) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        wide_load<TYPE>(from + r < 2 ? u.gate : u.up, up_row(u, from + r), w, raw[r]);
+}
+
+template <int TYPE, int ROWS>
+DEVICE void up_dot(wide_raw<TYPE> (&raw)[ROWS], int from, const wide_acts &x, uint32_t w,
+                   float (&acc)[4]) {
+    wide_factors f[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        wide_settle<TYPE>(raw[r], w);
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const uint4 q = x.q[(uint32_t)p * x.n_wide + w];
+        const float2 factor = x.factor[(uint32_t)p * x.n_wide + w];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (p % 2 == 0) f[r] = wide_factors_of<TYPE>(raw[r], w, (uint32_t)p / 2);
+            acc[from + r] = wide_dot<TYPE>(raw[r], f[r], w, p, q, factor, acc[from + r]);
+        }
+    }
+}
+
+/* Rows of 64 columns a lane: all four loads before the first product. */
+template <int TYPE>
+DEVICE void up_short(const up_rows &u, const void *act, uint32_t n_cols, uint4 *shared,
+                     float (&acc)[4]) {
+    const uint32_t w = lane_index(), n_wide = n_cols / WIDE;
+    wide_raw<TYPE> raw[4];
+    if (w < n_wide) up_load<TYPE, 4>(u, 0, w, raw);
+    const wide_acts x = wide_acts_copy<TYPE>(shared, act, n_cols);
+    __syncthreads();
+    if (w < n_wide) up_dot<TYPE, 4>(raw, 0, x, w, acc);
+}
+
+template <int TYPE>
+DEVICE void up_long(const up_rows &u, const void *act, uint32_t n_cols, uint4 *shared,
+                    float (&acc)[4]) {
+    const wide_acts x = wide_acts_copy<TYPE>(shared, act, n_cols);
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t w = lane_index(); w < x.n_wide; w += WARP) {
+#pragma unroll
+        for (int from = 0; from < 4; from += 2) {
+            wide_raw<TYPE> raw[2];
+            up_load<TYPE, 2>(u, from, w, raw);
+            up_dot<TYPE, 2>(raw, from, x, w, acc);
+        }
+    }
+}
+
+typedef struct up_place {
+    uint32_t pair, row, first, n_ff;
+    bool routed;
+} up_place;
+
+DEVICE up_place place_up(const experts_up_args &a) {
+    const uint32_t n_pairs = a.n_rows * a.n_used, pair = blockIdx.y;
+    up_place p;
+    p.pair = pair;
+    p.routed = pair < n_pairs;
+    p.row = p.routed ? pair / a.n_used : pair - n_pairs;
+    p.n_ff = p.routed ? a.n_ff : a.n_ff_shared;
+    p.first = blockIdx.x * EXPERTS_UP_ROWS;
+    return p;
+}
+
+/* False when there is nothing to do: no such rows, or the expert is not here. */
+DEVICE bool rows_up(const experts_up_args &a, const up_place &p, up_rows &u) {
+    const uint64_t record = p.routed ? __ldcg(a.records + __ldcg(a.experts + p.pair)) : 0;
+    if (p.first >= p.n_ff || (p.routed && record == 0)) return false;
+    const uint32_t row = p.first + threadIdx.x / WARP * 2, last = p.n_ff - 1;
+    u.gate = expert_view(a.gate, record, a.n_cols);
+    u.up = expert_view(a.up, record, a.n_cols);
+    u.row0 = row < last ? row : last;
+    u.row1 = row + 1 < last ? row + 1 : last;
+    return true;
+}
+
+DEVICE const void *up_acts(const experts_up_args &a, const up_place &p) {
+    return (const unsigned char *)a.act + p.row * a.act_stride;
+}
+
+/* Any other type, gate and up of unequal types, float weights, or exactness.  Rolled. */
+DEVICE void up_slow(const experts_up_args &a, const up_place &p, const up_rows &u,
+                    const void *act, uint4 *shared, float (&acc)[4]) {
+    const bool exact = a.act == 0 || is_float_type(u.gate.type);
+    const float *x_f32 = a.x + p.row * a.x_stride;
+    shared_acts x = {shared, 0, 0};
+    if (!exact) x = acts_copy(shared, act, a.act_stride, a.n_cols, 1);
+    __syncthreads();
+#pragma unroll 1
+    for (int r = 0; r < 4; r++) {
+        matrix_view m = u.gate;
+        if (r >= 2) m = u.up;
+        const unsigned char *at = up_row(u, r);
+        float sum = 0;
+        if (exact) {
+            sum = dot_exact(m, at, x_f32, lane_index(), WARP);
+        } else {
+            for (uint32_t i = lane_index(); i < x.n_units; i += WARP) {
+                weight_unit w;
+                unit_any(m, at, i, w);
+                sum = unit_dot(w, x, 0, i, sum);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) /* indexed by constants, so that acc stays in registers */
+            if (k == r) acc[k] = sum;
+    }
+}
+
+/* 16 values of h have a scale of their own; both halves of warp 0 hold them. */
+DEVICE void up_store(const experts_up_args &a, const up_place &p, const float (&acc)[4],
+                     float *hidden) {
+    const float v = four_sums(acc), other = __shfl_xor_sync(FULL_WARP, v, 16);
+    const uint32_t lane = lane_index(), i = threadIdx.x % EXPERTS_UP_ROWS;
+    if (lane == 0 || lane == 8) hidden[threadIdx.x / WARP * 2 + lane / 8] = silu(v) * other;
+    __syncthreads();
+    if (threadIdx.x >= WARP) return;
+    const bool live = p.first + i < p.n_ff;
+    const float h = live ? hidden[i] : 0.0f;
+    if (a.h != 0 && live && threadIdx.x < EXPERTS_UP_ROWS)
+        a.h[p.pair * a.h_stride + p.first + i] = h;
+    if (a.h_act != 0)
+        act_store_half((unsigned char *)a.h_act + p.pair * a.h_act_stride, p.n_ff, p.first, h);
+}
+
+KERNEL_FIT(experts_up, experts_up_args, EXPERTS_UP_BLOCK, 3) {
+    DYNAMIC_SHARED(shared);
+    __shared__ float hidden[EXPERTS_UP_ROWS];
+    const up_place p = place_up(a);
+    up_rows u;
+    launch_begin();
+    if (!rows_up(a, p, u)) return;
+    const unsigned char *act = (const unsigned char *)a.act + p.row * a.act_stride;
+    float acc[4] = {};
+    up_short<QUANT_Q4_K>(u, act, a.n_cols, shared, acc);
+    up_store(a, p, acc, hidden);
+}
+
+/* Any type, rows of any length, and float32 activations. */
+KERNEL(experts_up_any, experts_up_args, EXPERTS_UP_BLOCK) {
+    DYNAMIC_SHARED(shared);
+    __shared__ float hidden[EXPERTS_UP_ROWS];
+    const up_place p = place_up(a);
+    up_rows u;
+    launch_begin();
+    if (!rows_up(a, p, u)) return;
+    const unsigned char *act = (const unsigned char *)a.act + p.row * a.act_stride;
+    const uint32_t type = a.act != 0 && u.gate.type == u.up.type ? u.gate.type : QUANT_LIMIT;
+    float acc[4] = {};
+    if (type == QUANT_Q4_K)
+        up_long<QUANT_Q4_K>(u, act, a.n_cols, shared, acc);
+    else if (type == QUANT_Q5_K)
+        up_long<QUANT_Q5_K>(u, act, a.n_cols, shared, acc);
+    else if (type == CUDA_Q6_K_SPLIT)
+        up_long<CUDA_Q6_K_SPLIT>(u, act, a.n_cols, shared, acc);
+    else
+        up_slow(a, p, u, act, shared, acc);
+    up_store(a, p, acc, hidden);
+}
+
+/* ---- down, weighted sum ---- */
+
+enum { MAX_TERMS = ROUTER_MAX_USED + 1, DOWN_HELD = 2 };
+
+/* How a warp shares out a row of `n` parts: `width` lanes a row, `rows` rows at a time. */
+typedef struct down_plan {
+    uint32_t n, width, rows;
+} down_plan;
+
+DEVICE down_plan plan_down(uint32_t n) {
+    down_plan p;
+    p.n = n;
+    p.width = lanes_a_row(n);
+    p.rows = WARP / p.width;
+    return p;
+}
+
+/* One expert (or the shared one) of a row: what its warp reads and where its results go. */
+typedef struct down_term {
+    matrix_view m;
+    const unsigned char *act; /* NULL: float32 path */
+    const float *h;
+    float *out; /* [EXPERTS_DOWN_ROWS], shared memory */
+    uint32_t n_ff;
+} down_term;
+
+DEVICE down_term term_of(const experts_down_args &a, uint32_t term, uint64_t record,
+                         float *terms) {
+    const bool routed = term < a.n_used;
+    const uint32_t row = blockIdx.y;
+    const uint64_t pair = routed ? row * a.n_used + term : a.n_rows * a.n_used + row;
+    down_term t;
+    t.n_ff = routed ? a.n_ff : a.n_ff_shared;
+    t.m = expert_view(a.down, record, t.n_ff);
+    t.act = a.h_act != 0 ? (const unsigned char *)a.h_act + pair * a.h_act_stride : 0;
+    t.h = a.h + pair * a.h_stride;
+    t.out = terms + term * EXPERTS_DOWN_ROWS;
+    return t;
+}
+
+/* Row r of the block; beyond n_embd the last one again. */
+DEVICE const unsigned char *down_row(const experts_down_args &a, const down_term &t,
+                                     uint32_t r) {
+    const uint32_t out = blockIdx.x * EXPERTS_DOWN_ROWS + r;
+    return matrix_row(t.m, out < a.n_embd ? out : a.n_embd - 1);
+}
+
+/* Places from, from + 1: each `rows` rows of the block, of which the lane has one. */
+template <int TYPE>
+DEVICE void down_load(const experts_down_args &a, const down_term &t, const down_plan &p,
+                      uint32_t from, uint32_t w, wide_raw<TYPE> (&raw)[DOWN_HELD]) {
+#pragma unroll
+    for (uint32_t k = 0; k < DOWN_HELD; k++) {
+        const uint32_t r = (from + k) * p.rows + lane_index() / p.width;
+        if (w < p.n && r < EXPERTS_DOWN_ROWS)
+            wide_load<TYPE>(t.m, down_row(a, t, r), w, raw[k]);
+    }
+}
+
+template <int TYPE>
+DEVICE void down_dot(const down_term &t, uint32_t w, wide_raw<TYPE> (&raw)[DOWN_HELD],
+                     float (&acc)[DOWN_HELD]) {
+    wide_factors f[DOWN_HELD];
+    uint4 x[PIECES];
+    float2 factor[PIECES];
+#pragma unroll
+    for (uint32_t i = 0; i < PIECES; i++) {
+        const uint32_t h = wide_half<TYPE>(w, i);
+        x[i] = __ldcg((const uint4 *)t.act + h);
+        factor[i] = __ldcg(act_factors(t.act, t.n_ff) + h);
+    }
+#pragma unroll
+    for (int k = 0; k < DOWN_HELD; k++)
+        wide_settle<TYPE>(raw[k], w);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+#pragma unroll
+        for (int k = 0; k < DOWN_HELD; k++) {
+            if (i % 2 == 0) f[k] = wide_factors_of<TYPE>(raw[k], w, (uint32_t)i / 2);
+            acc[k] = wide_dot<TYPE>(raw[k], f[k], w, i, x[i], factor[i], acc[k]);
+        }
+    }
+}
+
+/* The weights of the warp's first rows are on their way before it waits for the hidden row: what it
+ * needs for that was written before experts_up began. */
+template <int TYPE>
+DEVICE void down_wide(const experts_down_args &a, const down_term &t, bool first) {
+    const down_plan p = plan_down(t.n_ff / WIDE);
+    const uint32_t lane = lane_index() % p.width;
+#pragma unroll 1
+    for (uint32_t from = 0; from * p.rows < EXPERTS_DOWN_ROWS; from += DOWN_HELD) {
+        float acc[DOWN_HELD] = {};
+#pragma unroll 1
+        for (uint32_t w = lane; w < p.n || (first && w == lane); w += p.width) {
+            wide_raw<TYPE> raw[DOWN_HELD] = {};
+            down_load<TYPE>(a, t, p, from, w, raw);
+            if (first) launch_begin();
+            first = false;
+            if (w < p.n) down_dot<TYPE>(t, w, raw, acc);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < DOWN_HELD; k++) {
+            const float v = lanes_sum(acc[k], (int)p.width);
+            const uint32_t r = (from + k) * p.rows + lane_index() / p.width;
+            if (lane == 0 && r < EXPERTS_DOWN_ROWS) t.out[r] = v;
+        }
+    }
+}
+
+/* Any quantized type; the activations where they are. */
+DEVICE float dot_in_place(const down_term &t, const unsigned char *row, uint32_t lane,
+                          uint32_t width) {
+    float acc = 0;
+    for (uint32_t u = lane; u < t.n_ff / 32; u += width) {
+        const uint4 x[2] = {__ldcg((const uint4 *)t.act + 2 * u),
+                            __ldcg((const uint4 *)t.act + 2 * u + 1)};
+        const float2 factor[2] = {__ldcg(act_factors(t.act, t.n_ff) + 2 * u),
+                                  __ldcg(act_factors(t.act, t.n_ff) + 2 * u + 1)};
+        const shared_acts one = {x, factor, 1};
+        weight_unit w;
+        unit_any(t.m, row, u, w);
+        acc = unit_dot(w, one, 0, 0, acc);
+    }
+    return acc;
+}
+
+DEVICE void down_slow(const experts_down_args &a, const down_term &t) {
+    const bool exact = t.act == 0 || is_float_type(t.m.type);
+    const down_plan p = plan_down(t.n_ff / 32);
+    const uint32_t lane = lane_index() % p.width;
+#pragma unroll 1
+    for (uint32_t from = 0; from < EXPERTS_DOWN_ROWS; from += p.rows) {
+        const uint32_t r = from + lane_index() / p.width;
+        const unsigned char *at = down_row(a, t, r);
+        float acc = 0;
+        if (exact)
+            acc = dot_exact(t.m, at, t.h, lane, p.width);
+        else
+            acc = dot_in_place(t, at, lane, p.width);
+        acc = lanes_sum(acc, (int)p.width);
+        if (lane == 0 && r < EXPERTS_DOWN_ROWS) t.out[r] = acc;
+    }
+}
+
+/* One term by the warp; `first`: the warp has not waited yet. */
+template <bool ANY>
+DEVICE void down_one(const experts_down_args &a, uint32_t term, float *terms, bool first) {
+    const uint32_t pair = blockIdx.y * a.n_used + term, lane = lane_index();
+    const bool routed = term < a.n_used;
+    const uint64_t record = routed ? __ldcg(a.records + __ldcg(a.experts + pair)) : 0;
+    const down_term t = term_of(a, term, record, terms);
+    const bool here = !routed || record != 0;
+    if (!ANY && here) {
+        if (t.m.type == QUANT_Q4_K) return down_wide<QUANT_Q4_K>(a, t, first);
+        if (t.m.type == QUANT_Q5_K) return down_wide<QUANT_Q5_K>(a, t, first);
+        return down_wide<CUDA_Q6_K_SPLIT>(a, t, first);
+    }
+    if (first) launch_begin();
+    if (ANY && here) return down_slow(a, t);
+    const uint32_t out = blockIdx.x * EXPERTS_DOWN_ROWS + lane;
+    if (lane < EXPERTS_DOWN_ROWS && out < a.n_embd)
+        t.out[lane] = __ldcg(a.foreign + (uint64_t)pair * a.n_embd + out);
+}
+
+typedef struct down_sums {
+    float terms[MAX_TERMS * EXPERTS_DOWN_ROWS];
+    float weights[MAX_TERMS];
+} down_sums;
+
+/* The residual, then the terms in rank order, then the shared expert: moe_combine.h.  What is
+ * added to and multiplied with is read before the wait, too. */
+template <bool ANY> DEVICE void down_body(const experts_down_args &a, down_sums *s) {
+    float *terms = s->terms, *weights = s->weights;
+    const uint32_t n_terms = a.n_used + (a.n_ff_shared > 0 ? 1u : 0u), row = blockIdx.y;
+    const uint32_t out = blockIdx.x * EXPERTS_DOWN_ROWS + threadIdx.x;
+    const bool sums = threadIdx.x < EXPERTS_DOWN_ROWS && out < a.n_embd;
+    float *x = a.x + row * a.x_stride + out;
+    float sum = sums ? __ldcg(x) : 0.0f;
+    for (uint32_t j = threadIdx.x; j < n_terms; j += blockDim.x)
+        weights[j] = j < a.n_used ? __ldcg(a.weights + row * a.n_used + j)
+                                  : sigmoid(__ldcg(a.shared_gate + row));
+    const uint32_t warp = threadIdx.x / WARP;
+    for (uint32_t term = warp; term < n_terms; term += blockDim.x / WARP)
+        down_one<ANY>(a, term, terms, term == warp);
+    __syncthreads();
+    if (!sums) return;
+    for (uint32_t j = 0; j < n_terms; j++)
+        sum = fmaf(weights[j], terms[j * EXPERTS_DOWN_ROWS + threadIdx.x], sum);
+    *x = sum;
+}
+
+KERNEL_FIT(experts_down, experts_down_args, EXPERTS_DOWN_BLOCK, 2) {
+    __shared__ down_sums s[1];
+    down_body<false>(a, s);
+}
+
+/* Any type, and float32 activations; nothing is loaded ahead. */
+KERNEL(experts_down_any, experts_down_args, EXPERTS_DOWN_BLOCK) {
+    __shared__ down_sums s[1];
+    down_body<true>(a, s);
+}
