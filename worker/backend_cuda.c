@@ -406,6 +406,10 @@ status backend_cuda_open(backend **out, const model_config *config, model_weight
     if (rc != STATUS_OK) goto fail;
     rc = send_frequencies(b, err);
     if (rc != STATUS_OK) goto fail;
+    rc = CUDA_CALL(b->driver, err, cuMemsetD8Async, cuda_work_at(b, b->layout.work.turns), 0,
+                   (size_t)b->layout.n_decode * config->n_key_heads * sizeof(uint32_t),
+                   b->compute);
+    if (rc != STATUS_OK) goto fail;
     rc = cuda_upload_weights(b, weights, err);
     if (rc != STATUS_OK) goto fail;
     rc = config->moe ? cuda_experts_init(b, err) : STATUS_OK;

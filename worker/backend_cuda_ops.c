@@ -312,15 +312,19 @@ static float *layer_state(const backend_cuda *b, uint32_t ordinal) {
     return cuda_ptr(cuda_part_at(b, CUDA_PART_STATES) + ordinal * bytes);
 }
 
+static float *layer_conv_state(const backend_cuda *b, uint32_t ordinal) {
+    const model_config *c = b->config;
+    return layer_state(b, ordinal) + (size_t)c->n_value_heads * c->state_dim * c->state_dim;
+}
+
 static void run_conv(backend_cuda *b, const cuda_span *span, const layer_weights *layer,
                      uint32_t ordinal) {
     const model_config *c = b->config;
-    size_t matrices = (size_t)c->n_value_heads * c->state_dim * c->state_dim;
     const conv1d_args args = {
         .batch = span->view,
         .x = buffer_row(b, BUFFER_U, span->first_row, c->conv_dim),
         .weight = layer->conv.place,
-        .state = layer_state(b, ordinal) + matrices,
+        .state = layer_conv_state(b, ordinal),
         .y = cuda_rows(b, b->layout.work.convolved, span->first_row, c->conv_dim),
         .x_stride = c->conv_dim,
         .y_stride = c->conv_dim,
@@ -330,41 +334,62 @@ static void run_conv(backend_cuda *b, const cuda_span *span, const layer_weights
     cuda_launch(b, CUDA_KERNEL_conv1d, conv1d_shape(&args), &args);
 }
 
-static void run_delta(backend_cuda *b, const cuda_span *span, const layer_weights *layer,
-                      uint32_t ordinal) {
+/* qkv: rows after the convolution, or before it where the step makes it. */
+static delta_net_args delta_args(const backend_cuda *b, const cuda_span *span,
+                                 const layer_weights *layer, uint32_t ordinal,
+                                 const float *qkv) {
+    const model_config *c = b->config;
+    size_t row = span->first_row;
+    return (delta_net_args){.batch = span->view,
+                            .qkv = qkv,
+                            .z = buffer_row(b, BUFFER_Z, row, c->inner_dim),
+                            .alpha = buffer_row(b, BUFFER_ALPHA, row, c->n_value_heads),
+                            .beta = buffer_row(b, BUFFER_BETA, row, c->n_value_heads),
+                            .a = layer->decay.place,
+                            .dt = layer->dt_bias.place,
+                            .norm = layer->ssm_norm.place,
+                            .state = layer_state(b, ordinal),
+                            .out = cuda_rows(b, b->layout.work.mixed, row, c->inner_dim),
+                            .qkv_stride = c->conv_dim,
+                            .z_stride = c->inner_dim,
+                            .alpha_stride = c->n_value_heads,
+                            .beta_stride = c->n_value_heads,
+                            .out_stride = c->inner_dim,
+                            .state_stride = b->state_bytes / sizeof(float),
+                            .n_key_heads = c->n_key_heads,
+                            .n_value_heads = c->n_value_heads,
+                            .dim = c->state_dim,
+                            .grouped = c->v_heads_grouped,
+                            .eps = c->norm_eps};
+}
+
+static void run_delta_step(backend_cuda *b, const cuda_span *span, const layer_weights *layer,
+                           uint32_t ordinal) {
+    const model_config *c = b->config;
+    size_t row = span->first_row;
+    const float *raw = buffer_row(b, BUFFER_U, row, c->conv_dim);
+    const delta_step_args args = {.base = delta_args(b, span, layer, ordinal, raw),
+                                  .taps = layer->conv.place,
+                                  .conv_state = layer_conv_state(b, ordinal),
+                                  .turns = cuda_ptr(cuda_work_at(b, b->layout.work.turns)),
+                                  .act = input_acts(b, INPUT_MIXED, row),
+                                  .act_stride = cuda_act_row_bytes(c->inner_dim),
+                                  .n_taps = c->conv_taps};
+    cuda_launch(b, CUDA_KERNEL_delta_net_step, delta_step_shape(&args), &args);
+}
+
+static void run_delta_chunks(backend_cuda *b, const cuda_span *span, const layer_weights *layer,
+                             uint32_t ordinal) {
     const model_config *c = b->config;
     const cuda_work *w = &b->layout.work;
     size_t row = span->first_row;
-    const delta_net_cuda_args args = {
-        .base = {.batch = span->view,
-                 .qkv = cuda_rows(b, w->convolved, row, c->conv_dim),
-                 .z = buffer_row(b, BUFFER_Z, row, c->inner_dim),
-                 .alpha = buffer_row(b, BUFFER_ALPHA, row, c->n_value_heads),
-                 .beta = buffer_row(b, BUFFER_BETA, row, c->n_value_heads),
-                 .a = layer->decay.place,
-                 .dt = layer->dt_bias.place,
-                 .norm = layer->ssm_norm.place,
-                 .state = layer_state(b, ordinal),
-                 .out = cuda_rows(b, w->mixed, row, c->inner_dim),
-                 .qkv_stride = c->conv_dim,
-                 .z_stride = c->inner_dim,
-                 .alpha_stride = c->n_value_heads,
-                 .beta_stride = c->n_value_heads,
-                 .out_stride = c->inner_dim,
-                 .state_stride = b->state_bytes / sizeof(float),
-                 .n_key_heads = c->n_key_heads,
-                 .n_value_heads = c->n_value_heads,
-                 .dim = c->state_dim,
-                 .grouped = c->v_heads_grouped,
-                 .eps = c->norm_eps},
-        .act = input_acts(b, INPUT_MIXED, row),
-        .act_stride = cuda_act_row_bytes(c->inner_dim),
-        .workspace = cuda_rows(b, w->mixer_space, 0, 0),
-        .raw = cuda_rows(b, w->delta_raw, row, c->inner_dim)};
-    if (span->decodes) {
-        cuda_launch(b, CUDA_KERNEL_delta_net_step, delta_net_step_shape(&args), &args);
-        return;
-    }
+    const float *convolved = cuda_rows(b, w->convolved, row, c->conv_dim);
+    const delta_net_cuda_args args = {.base = delta_args(b, span, layer, ordinal, convolved),
+                                      .act = input_acts(b, INPUT_MIXED, row),
+                                      .act_stride = cuda_act_row_bytes(c->inner_dim),
+                                      .workspace = cuda_rows(b, w->mixer_space, 0, 0),
+                                      .raw = cuda_rows(b, w->delta_raw, row, c->inner_dim)};
+    run_conv(b, span, layer, ordinal);
     cuda_launch(b, CUDA_KERNEL_delta_net_scores, delta_net_scores_shape(&args), &args);
     cuda_launch(b, CUDA_KERNEL_delta_net_chunks, delta_net_chunks_shape(&args), &args);
     cuda_launch(b, CUDA_KERNEL_delta_net_norm, delta_net_norm_shape(&args), &args);
@@ -375,8 +400,10 @@ void cuda_delta_net(backend *base, const layer_weights *layer, uint32_t ordinal,
     backend_cuda *b = (backend_cuda *)base;
     begin_input(b, INPUT_MIXED, b->config->inner_dim, forms);
     for (size_t s = 0; s < b->n_spans; s++) {
-        run_conv(b, &b->spans[s], layer, ordinal);
-        run_delta(b, &b->spans[s], layer, ordinal);
+        if (b->spans[s].decodes)
+            run_delta_step(b, &b->spans[s], layer, ordinal);
+        else
+            run_delta_chunks(b, &b->spans[s], layer, ordinal);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/conv1d.cu"
 #include "kernels/cuda/delta_net.cu"
+#include "kernels/cuda/delta_step.cu"
 #include "kernels/cuda/experts.cu"
 #include "kernels/cuda/experts_step.cu"
 #include "kernels/cuda/matmul.cu"

@@ -1,9 +1,6 @@
-/* delta_net.cu - the gated delta rule, token by token and in chunks of 32; kernels/delta_net.h.
+/* delta_net.cu - the gated delta rule in chunks of 32 tokens; kernels/delta_net.h.
  *
  * State   [head][i of k][j of v], j fastest, as on the host.
- * Step    a block has a head of a run and keeps its state in registers: thread t has the four
- *         columns 4 (t % (dim / 4)) .. of every (2048 / dim)-th row i.  One pass over the old
- *         state gives both S^T k and S^T q: o_j = decay (S^T q)_j + (q.k) d_j.
  * Chunks  with G_t the running sum of g, e_t = exp(G_t), A_tl = b_t exp(G_t - G_l) (k_t.k_l) for
  *         l < t, and S the state before the chunk:
  *           T = (I + A)^-1,  d = T [b_t (v_t - e_t S^T k_t)]
@@ -14,183 +11,15 @@
  *         delta_net_norm is the gated norm.  A cut that is not whole is padded with tokens of
  *         k = 0 and b = 0, which change nothing.
  * Launch  the shapes in mixers.h; delta_net_chunks needs 62 KB of dynamic shared memory.
- * Cost    step: one read and one write of the state, 4.2 MB a layer of 35B-A3B.
  * Limits  dim a multiple of 32, at most 128.
  * Source  Gated Delta Networks (Yang et al., 2024), section 3.3.
  * Oracle  kernels/cpu/delta_net.c; compared in tests/kernels/test_cuda_mixers.cc.
  */
 #include "kernels/cuda/act.cuh"
+#include "kernels/cuda/delta_net.cuh"
 #include "kernels/cuda/mixers.h"
 
-enum { CHUNK = DELTA_NET_CHUNK, SLICE = DELTA_NET_SLICE, MAX_DIM = 128, STEP_ROWS = 8 };
-
-DEVICE uint32_t key_head_of(const delta_net_args &a, uint32_t head) {
-    return a.grouped ? head / (a.n_value_heads / a.n_key_heads) : head % a.n_key_heads;
-}
-
-/* Where a head's q, k and v of a row begin. */
-typedef struct qkv_place {
-    const float *q, *k, *v;
-} qkv_place;
-
-DEVICE qkv_place qkv_of(const delta_net_args &a, uint64_t row, uint32_t head) {
-    const float *base = a.qkv + row * a.qkv_stride;
-    const uint32_t key = key_head_of(a, head) * a.dim, keys = a.n_key_heads * a.dim;
-    qkv_place p = {base + key, base + keys + key, base + 2 * keys + head * a.dim};
-    return p;
-}
-
-/* The logarithm of the decay. */
-DEVICE float decay_of(const delta_net_args &a, uint64_t row, uint32_t head) {
-    const float x = __ldcg(a.alpha + row * a.alpha_stride + head) + a.dt[head];
-    const float g = a.a[head] * softplus(x);
-    return g < -88.0f ? -88.0f : g;
-}
-
-DEVICE float beta_of(const delta_net_args &a, uint64_t row, uint32_t head) {
-    return sigmoid(__ldcg(a.beta + row * a.beta_stride + head));
-}
-
-/* ---- token by token ---- */
-
-typedef struct step_shared {
-    float q[MAX_DIM], k[MAX_DIM], d[MAX_DIM], o[MAX_DIM];
-    float key[DELTA_NET_STEP_BLOCK * 4]; /* partial sums [group of rows][dim] */
-    float query[DELTA_NET_STEP_BLOCK * 4];
-    float parts[3][WARP];
-} step_shared;
-
-/* Sums over q and k of the token: q.q, k.k and q.k; they are put in shared memory. */
-DEVICE void step_load(step_shared *s, const qkv_place &p, uint32_t dim) {
-    const uint32_t t = threadIdx.x;
-    float q = 0, k = 0;
-    if (t < dim) {
-        q = __ldcg(p.q + t);
-        k = __ldcg(p.k + t);
-        s->q[t] = q;
-        s->k[t] = k;
-    }
-    const float qq = lanes_sum(q * q), kk = lanes_sum(k * k), qk = lanes_sum(q * k);
-    if (lane_index() == 0) {
-        s->parts[0][t / WARP] = qq;
-        s->parts[1][t / WARP] = kk;
-        s->parts[2][t / WARP] = qk;
-    }
-    __syncthreads();
-}
-
-DEVICE float sum_of_parts(const float *parts, uint32_t dim) {
-    float sum = 0;
-    for (uint32_t i = 0; i < dim / WARP; i++)
-        sum += parts[i];
-    return sum;
-}
-
-/* out = rmsnorm(o) * norm * silu(z), by warp 0 .. dim / 32 - 1. */
-DEVICE void step_norm(const delta_net_cuda_args &a, step_shared *s, uint64_t row, uint32_t head,
-                      float z) {
-    const delta_net_args &b = a.base;
-    const uint32_t t = threadIdx.x;
-    if (t >= b.dim) return;
-    const uint64_t at = (uint64_t)head * b.dim + t;
-    float sum = 0;
-    for (uint32_t i = lane_index(); i < b.dim; i += WARP)
-        sum = fmaf(s->o[i], s->o[i], sum);
-    const float scale = 1.0f / sqrtf(lanes_sum(sum) / (float)b.dim + b.eps);
-    const float v = s->o[t] * scale * b.norm[t] * silu(z);
-    if (b.out != 0) b.out[row * b.out_stride + at] = v;
-    if (a.act != 0)
-        act_store_group((unsigned char *)a.act + row * a.act_stride, b.n_value_heads * b.dim,
-                        head * b.dim + t - lane_index(), v);
-}
-
-DEVICE void add4(float4 &sum, float f, const float4 &v) {
-    sum.x = fmaf(f, v.x, sum.x);
-    sum.y = fmaf(f, v.y, sum.y);
-    sum.z = fmaf(f, v.z, sum.z);
-    sum.w = fmaf(f, v.w, sum.w);
-}
-
-KERNEL(delta_net_step, delta_net_cuda_args, DELTA_NET_STEP_BLOCK) {
-    __shared__ __align__(16) step_shared s[1];
-    launch_begin();
-    const delta_net_args &b = a.base;
-    const batch_run run = b.batch.runs[blockIdx.y];
-    const uint32_t head = blockIdx.x, dim = b.dim, t = threadIdx.x;
-    const uint32_t columns = dim / 4;
-    uint32_t groups = DELTA_NET_STEP_BLOCK / columns;
-    if (groups > dim) groups = dim;
-    const uint32_t column = t % columns, group = t / columns;
-    const bool active = group < groups;
-    float4 *state =
-        (float4 *)(b.state + run.state * b.state_stride + (uint64_t)head * dim * dim);
-    float4 held[STEP_ROWS];
-#pragma unroll
-    for (uint32_t r = 0; r < STEP_ROWS; r++) {
-        const uint32_t i = group + r * groups;
-        held[r] = make_float4(0, 0, 0, 0);
-        if (active && i < dim) held[r] = __ldcg(state + i * columns + column);
-    }
-    for (uint32_t n = 0; n < run.n_rows; n++) {
-        const uint64_t row = run.first_row + n;
-        const qkv_place p = qkv_of(b, row, head);
-        const uint64_t z_at = row * b.z_stride + (uint64_t)head * dim + t;
-        const float v = t < dim ? __ldcg(p.v + t) : 0.0f,
-                    z = t < dim ? __ldcg(b.z + z_at) : 0.0f;
-        const float decay = expf(decay_of(b, row, head)), beta = beta_of(b, row, head);
-        step_load(s, p, dim);
-        const float q_factor =
-            1.0f / sqrtf(sum_of_parts(s->parts[0], dim) + 1e-6f) * (1.0f / sqrtf((float)dim));
-        const float k_factor = 1.0f / sqrtf(sum_of_parts(s->parts[1], dim) + 1e-6f);
-        const float qk = sum_of_parts(s->parts[2], dim) * q_factor * k_factor;
-        float4 key = make_float4(0, 0, 0, 0), query = key;
-#pragma unroll
-        for (uint32_t r = 0; r < STEP_ROWS; r++) {
-            const uint32_t i = group + r * groups;
-            if (!active || i >= dim) break;
-            add4(key, s->k[i] * k_factor, held[r]);
-            add4(query, s->q[i] * q_factor, held[r]);
-        }
-        if (active) {
-            ((float4 *)s->key)[group * columns + column] = key;
-            ((float4 *)s->query)[group * columns + column] = query;
-        }
-        __syncthreads();
-        if (t < dim) {
-            float read = 0, sum = 0;
-            for (uint32_t g = 0; g < groups; g++) {
-                read += s->key[g * dim + t];
-                sum += s->query[g * dim + t];
-            }
-            const float d = beta * fmaf(-decay, read, v);
-            s->d[t] = d;
-            s->o[t] = fmaf(qk, d, decay * sum);
-        }
-        __syncthreads();
-        if (active) {
-            const float4 d = ((const float4 *)s->d)[column];
-#pragma unroll
-            for (uint32_t r = 0; r < STEP_ROWS; r++) {
-                const uint32_t i = group + r * groups;
-                if (i >= dim) break;
-                const float k = s->k[i] * k_factor;
-                float4 next = make_float4(decay * held[r].x, decay * held[r].y,
-                                          decay * held[r].z, decay * held[r].w);
-                add4(next, k, d);
-                held[r] = next;
-            }
-        }
-        step_norm(a, s, row, head, z);
-        __syncthreads();
-    }
-#pragma unroll
-    for (uint32_t r = 0; r < STEP_ROWS; r++) {
-        const uint32_t i = group + r * groups;
-        if (active && i < dim) state[i * columns + column] = held[r];
-    }
-}
-
-/* ---- chunks ---- */
+enum { CHUNK = DELTA_NET_CHUNK, SLICE = DELTA_NET_SLICE, MAX_DIM = 128 };
 
 /* A piece of a run between multiples of CHUNK. */
 typedef struct cut_place {

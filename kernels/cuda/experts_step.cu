@@ -200,7 +200,8 @@ KERNEL(experts_up_any, experts_up_args, EXPERTS_UP_BLOCK) {
     launch_begin();
     if (!rows_up(a, p, u)) return;
     const unsigned char *act = (const unsigned char *)a.act + p.row * a.act_stride;
-    const uint32_t type = a.act != 0 && u.gate.type == u.up.type ? u.gate.type : QUANT_LIMIT;
+    const uint32_t type =
+        a.act != 0 && u.gate.type == u.up.type ? u.gate.type : (uint32_t)QUANT_LIMIT;
     float acc[4] = {};
     if (type == QUANT_Q4_K)
         up_long<QUANT_Q4_K>(u, act, a.n_cols, shared, acc);

@@ -1,7 +1,8 @@
 /* mixers.h - what mixes tokens: convolution, delta net, attention over KV pages.
  *
  * conv1d             kernels/conv1d.h; batch and state in device memory, in place as there.
- * delta_net_step     kernels/delta_net.h token by token, any run; out float32 and/or quantized.
+ * delta_net_step     kernels/conv1d.h and then kernels/delta_net.h, token by token, for short runs;
+ *                    base.qkv are rows before the convolution; out float32 and/or quantized.
  * delta_net_scores, delta_net_chunks, delta_net_norm
  *                    the same in chunks of DELTA_NET_CHUNK, for runs of many tokens; all three
  *                    with the same arguments, in this order.
@@ -46,7 +47,7 @@ typedef struct delta_net_cuda_args {
 } delta_net_cuda_args;
 KERNEL_ARGS_SIZE(delta_net_cuda_args, 208);
 
-enum { DELTA_NET_STEP_BLOCK = 512, DELTA_NET_SLICE = 32 };
+enum { DELTA_NET_SLICE = 32 };
 
 /* Pieces that n_rows rows in n_runs runs are cut into, at most. */
 static inline uint32_t delta_net_max_cuts(uint32_t n_rows, uint32_t n_runs) {
@@ -62,8 +63,22 @@ static inline uint64_t delta_net_workspace_bytes(uint32_t max_rows, uint32_t max
            DELTA_NET_CUT_FLOATS * 4;
 }
 
-static inline cuda_shape delta_net_step_shape(const delta_net_cuda_args *a) {
-    return cuda_shape_of(a->base.n_value_heads, a->base.batch.n_runs, DELTA_NET_STEP_BLOCK);
+typedef struct delta_step_args {
+    delta_net_args base; /* base.out may be NULL only where act is given */
+    const float *taps;   /* [n_taps][channels] */
+    float *conv_state;   /* of state 0; base.state_stride leads to the next */
+    uint32_t *turns;     /* [n_runs][n_key_heads], zeros before and after */
+    void *act;           /* NULL: float32 alone */
+    uint64_t act_stride; /* bytes */
+    uint32_t n_taps;
+    uint32_t reserved;
+} delta_step_args;
+KERNEL_ARGS_SIZE(delta_step_args, 224);
+
+enum { DELTA_STEP_BLOCK = 512 };
+
+static inline cuda_shape delta_step_shape(const delta_step_args *a) {
+    return cuda_shape_of(a->base.n_value_heads, a->base.batch.n_runs, DELTA_STEP_BLOCK);
 }
 
 static inline cuda_shape delta_net_scores_shape(const delta_net_cuda_args *a) {

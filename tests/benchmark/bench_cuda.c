@@ -448,9 +448,18 @@ static void time_delta_net(uint32_t n_rows) {
     }
     (void)snprintf(name, sizeof name, "conv1d, %u rows", n_rows);
     report(name, LAYERS, (2.0 * n_rows + 10) * CONV * 4, 0);
+    delta_step_args step = {.base = a.base,
+                            .taps = take_floats(4 * CONV),
+                            .turns = take(KEYS * 4),
+                            .act = a.act,
+                            .act_stride = a.act_stride,
+                            .n_taps = 4};
+    const uint32_t zeros[KEYS] = {0};
+    device_write(step.turns, zeros, sizeof zeros);
     for (int i = 0; i < LAYERS && n_rows <= 8; i++) {
-        a.base.state = states + i * state;
-        ADD(delta_net_step, delta_net_step_shape(&a), a);
+        step.base.state = states + i * state;
+        step.conv_state = step.base.state + matrices;
+        ADD(delta_net_step, delta_step_shape(&step), step);
     }
     (void)snprintf(name, sizeof name, "delta_net_step, %u rows", n_rows);
     if (n_launches > 0) report(name, LAYERS, 2.0 * matrices * 4, 0);

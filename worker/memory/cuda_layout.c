@@ -188,6 +188,7 @@ static uint64_t lay_work(cuda_layout *out, const model_config *c, const model_we
     w->hidden_act = take_acts(k, p->max_rows, c->n_embd);
     w->final = take_floats(k, p->max_outputs, c->n_embd);
     w->final_act = take_acts(k, p->max_outputs, c->n_embd);
+    w->turns = take(k, (uint64_t)out->n_decode * c->n_key_heads * sizeof(uint32_t));
     if (c->moe) lay_choice(out, k, c, p);
     uint64_t begin = k->at;
     lay_mixers(out, k, c, p);

@@ -50,6 +50,7 @@ typedef struct cuda_work {
     uint64_t final, final_act;
     uint64_t mixer_space; /* of the delta net or attention, whichever is more */
     uint64_t delta_raw;
+    uint64_t turns; /* [n_decode][n_key_heads] of the delta net's steps, zeros between launches */
     /* experts */
     uint64_t router_logits, shared_logit, chosen, weights;
     uint64_t records;      /* [layers][experts] device addresses, 0: not here */
