@@ -418,33 +418,31 @@ static kv_view layer_pages(const backend_cuda *b, uint32_t ordinal) {
                      .head_dim = b->config->head_dim};
 }
 
-static void run_prepare(backend_cuda *b, const cuda_span *span, const layer_weights *layer,
-                        kv_view pages) {
+static prepare_args prepare_of(const backend_cuda *b, const cuda_span *span,
+                               const layer_weights *layer, kv_view pages) {
     const model_config *c = b->config;
     size_t qg = 2 * (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
-    const prepare_args args = {.base = {.batch = span->view,
-                                        .kv = pages,
-                                        .qg = buffer_row(b, BUFFER_Q, span->first_row, qg),
-                                        .k = buffer_row(b, BUFFER_K, span->first_row, kv),
-                                        .v = buffer_row(b, BUFFER_V, span->first_row, kv),
-                                        .q_norm = layer->q_norm.place,
-                                        .k_norm = layer->k_norm.place,
-                                        .qg_stride = qg,
-                                        .k_stride = kv,
-                                        .v_stride = kv,
-                                        .n_heads = c->n_heads,
-                                        .n_rot = c->n_rot,
-                                        .eps = c->norm_eps},
-                               .inv_freq = cuda_rows(b, b->layout.work.inv_freq, 0, 0)};
-    cuda_launch(b, CUDA_KERNEL_attention_prepare, attention_prepare_shape(&args), &args);
+    return (prepare_args){.base = {.batch = span->view,
+                                   .kv = pages,
+                                   .qg = buffer_row(b, BUFFER_Q, span->first_row, qg),
+                                   .k = buffer_row(b, BUFFER_K, span->first_row, kv),
+                                   .v = buffer_row(b, BUFFER_V, span->first_row, kv),
+                                   .q_norm = layer->q_norm.place,
+                                   .k_norm = layer->k_norm.place,
+                                   .qg_stride = qg,
+                                   .k_stride = kv,
+                                   .v_stride = kv,
+                                   .n_heads = c->n_heads,
+                                   .n_rot = c->n_rot,
+                                   .eps = c->norm_eps},
+                          .inv_freq = cuda_rows(b, b->layout.work.inv_freq, 0, 0)};
 }
 
-/* As many splits as the longest timeline could want: bits and shapes never change with
- * what else runs. */
-static void run_attention(backend_cuda *b, const cuda_span *span, kv_view pages) {
+static attention_cuda_args attention_of(const backend_cuda *b, const cuda_span *span,
+                                        kv_view pages) {
     const model_config *c = b->config;
     uint32_t q_dim = c->n_heads * c->head_dim;
-    const attention_cuda_args args = {
+    return (attention_cuda_args){
         .base = {.batch = span->view,
                  .kv = pages,
                  .qg = buffer_row(b, BUFFER_Q, span->first_row, 2 * (size_t)q_dim),
@@ -454,17 +452,35 @@ static void run_attention(backend_cuda *b, const cuda_span *span, kv_view pages)
                  .n_heads = c->n_heads,
                  .scale = 1.0f / sqrtf((float)c->head_dim)},
         .act = input_acts(b, INPUT_MIXED, span->first_row),
-        .act_stride = cuda_act_row_bytes(q_dim),
-        .workspace = cuda_rows(b, b->layout.work.mixer_space, 0, 0),
-        .n_splits = attention_splits(b->params.n_pages * KV_PAGE_TOKENS)};
-    if (span->decodes) {
-        cuda_launch(b, CUDA_KERNEL_attention_split, attention_split_shape(&args), &args);
-        cuda_launch(b, CUDA_KERNEL_attention_combine, attention_combine_shape(&args), &args);
-    } else if (pages.type != KV_F32) {
+        .act_stride = cuda_act_row_bytes(q_dim)};
+}
+
+/* As many splits as the longest timeline could want: bits and shapes never change with
+ * what else runs. */
+static void run_attention_step(backend_cuda *b, const cuda_span *span,
+                               const layer_weights *layer, kv_view pages) {
+    attention_cuda_args args = attention_of(b, span, pages);
+    attention_step_args step = {.prepare = prepare_of(b, span, layer, pages),
+                                .workspace = cuda_rows(b, b->layout.work.mixer_space, 0, 0),
+                                .scale = args.base.scale};
+    args.workspace = step.workspace;
+    args.n_splits = step.n_splits = attention_step_splits(
+        &step.prepare, b->params.n_pages * KV_PAGE_TOKENS, (uint32_t)b->card.n_sms);
+    cuda_shape shape;
+    cuda_kernel kernel = attention_step_choose(&step, &shape);
+    cuda_launch(b, kernel, shape, &step);
+    cuda_launch(b, CUDA_KERNEL_attention_combine, attention_combine_shape(&args), &args);
+}
+
+static void run_attention_prompt(backend_cuda *b, const cuda_span *span,
+                                 const layer_weights *layer, kv_view pages) {
+    const prepare_args prepare = prepare_of(b, span, layer, pages);
+    const attention_cuda_args args = attention_of(b, span, pages);
+    cuda_launch(b, CUDA_KERNEL_attention_prepare, attention_prepare_shape(&prepare), &prepare);
+    if (pages.type != KV_F32)
         cuda_launch(b, CUDA_KERNEL_attention_half, attention_half_shape(&args), &args);
-    } else {
+    else
         cuda_launch(b, CUDA_KERNEL_attention_tile, attention_tile_shape(&args), &args);
-    }
 }
 
 void cuda_attention(backend *base, const layer_weights *layer, uint32_t ordinal,
@@ -473,7 +489,9 @@ void cuda_attention(backend *base, const layer_weights *layer, uint32_t ordinal,
     kv_view pages = layer_pages(b, ordinal);
     begin_input(b, INPUT_MIXED, b->config->n_heads * b->config->head_dim, forms);
     for (size_t s = 0; s < b->n_spans; s++) {
-        run_prepare(b, &b->spans[s], layer, pages);
-        run_attention(b, &b->spans[s], pages);
+        if (b->spans[s].decodes)
+            run_attention_step(b, &b->spans[s], layer, pages);
+        else
+            run_attention_prompt(b, &b->spans[s], layer, pages);
     }
 }

@@ -1,5 +1,6 @@
 /* all.cu - every kernel in one translation unit, so that one module holds them all. */
 #include "kernels/cuda/attention.cu"
+#include "kernels/cuda/attention_step.cu"
 #include "kernels/cuda/conv1d.cu"
 #include "kernels/cuda/delta_net.cu"
 #include "kernels/cuda/delta_step.cu"

@@ -1,19 +1,14 @@
-/* attention.cu - queries and keys normed, rotated and stored; causal attention over KV pages.
+/* attention.cu - queries and keys of prompts normed, rotated and stored; causal attention of many
+ * rows over KV pages.
  *
  * Shapes  as kernels/attention_prepare.h and kernels/attention.h; head_dim a multiple of 32 up to
  *         256, at most 32 query heads a KV head.
  * Launch  attention_prepare: a warp a head of a row.
- *         attention_split: grid (splits, KV heads times groups of 8 heads, rows), block 256: a block has some positions
- *         of one row for all query heads of a KV head, 32 positions at a time: keys go to shared
- *         memory as float32, a warp makes the 32 scores of two heads, a thread owns one dimension of
- *         the values.  attention_combine: grid (heads, rows): weights of the splits first, then
- *         the weighted sum, the gate and the quantized row.
  *         attention_tile: grid (tiles, KV heads), block 256: 32 queries (rows times the heads of a
  *         KV head) against all their positions, in the same way.
  *         attention_half: grid (tiles, KV heads), block 256: 64 queries, 16 of them by two warps of
  *         which each has half of the dimensions; scores and values by tensor cores.
- * Order   A row's split depends on its own length and n_splits alone.
- * Cost    decode reads the pages once a KV head; attention_tile is bound by float32 arithmetic,
+ * Cost    attention_tile is bound by float32 arithmetic,
  *         attention_half by loads from shared memory, two a product.
  * Oracle  kernels/cpu/attention_prepare.c, attention.c; compared in
  *         tests/kernels/test_cuda_mixers.cc.
@@ -23,13 +18,7 @@
 #include "kernels/cuda/mixers.h"
 
 /* Keys are staged KEY_DIMS dimensions at a time. */
-enum {
-    MAX_HEAD = 256,
-    POSITIONS = 32,
-    KEY_DIMS = 128,
-    KEY_PITCH = KEY_DIMS + 4,
-    GROUP = ATTENTION_GROUP
-};
+enum { MAX_HEAD = 256, POSITIONS = 32, KEY_DIMS = 128, KEY_PITCH = KEY_DIMS + 4 };
 
 /* ---- prepare ---- */
 
@@ -201,26 +190,6 @@ DEVICE void load_values(const kv_view &kv, const unsigned char *block, uint32_t 
         load_values_of<KV_Q8>(kv, block, slot, n, x, v);
 }
 
-/* What attention_split leaves for each row, head and split: head_dim sums, then the largest
- * score and the sum of weights. */
-DEVICE float *split_place(const attention_cuda_args &a, uint64_t row, uint32_t head,
-                          uint32_t split) {
-    return a.workspace +
-           ((row * a.base.n_heads + head) * a.n_splits + split) * (a.base.kv.head_dim + 2);
-}
-
-DEVICE uint32_t positions_of_row(const batch_view &batch, uint64_t row, batch_run &run) {
-    run = batch.runs[batch.row_run[row]];
-    return run.position + (uint32_t)row - run.first_row + 1;
-}
-
-/* Positions of a split: a multiple of 32. */
-DEVICE uint32_t split_length(uint32_t n_positions, uint32_t n_splits) {
-    const uint32_t each = (n_positions + n_splits - 1) / n_splits;
-    const uint32_t length = (each + POSITIONS - 1) / POSITIONS * POSITIONS;
-    return length < ATTENTION_SPLIT ? (uint32_t)ATTENTION_SPLIT : length;
-}
-
 /* A block's queries are reset and those that are not there zeroed. */
 template <int QUERIES>
 DEVICE void queries_load(query_block<QUERIES> *s, const attention_args &a, uint32_t first_head,
@@ -243,83 +212,6 @@ DEVICE void queries_load(query_block<QUERIES> *s, const attention_args &a, uint3
         s->weight[i / QUERIES][i % QUERIES] = 0;
 }
 
-enum { SPLIT_PITCH = MAX_HEAD + 4 };
-
-/* Values are loaded before the keys are waited for.  Thread t has dimension t % dim of the
- * positions t / dim, + parts, ... of a tile; the parts are joined at the end through `keys`. */
-KERNEL(attention_split, attention_cuda_args, ATTENTION_BLOCK) {
-    __shared__ __align__(16) query_block<GROUP> s[1];
-    __shared__ __align__(16) float keys[POSITIONS * SPLIT_PITCH];
-    launch_begin();
-    const attention_args &b = a.base;
-    const uint32_t heads_a_kv = b.n_heads / b.kv.n_kv_heads, dim = b.kv.head_dim;
-    const uint32_t groups = (heads_a_kv + GROUP - 1) / GROUP;
-    const uint32_t split = blockIdx.x, kv_head = blockIdx.y / groups;
-    const uint32_t first_head = kv_head * heads_a_kv + blockIdx.y % groups * GROUP;
-    const uint32_t left = (kv_head + 1) * heads_a_kv - first_head;
-    const uint32_t n_queries = left < GROUP ? left : (uint32_t)GROUP;
-    const uint64_t row = blockIdx.z;
-    batch_run run;
-    const uint32_t n_positions = positions_of_row(b.batch, row, run);
-    const uint32_t length = split_length(n_positions, a.n_splits), begin = split * length;
-    if (begin >= n_positions) return;
-    const uint32_t end = begin + length < n_positions ? begin + length : n_positions;
-    const uint32_t warp = threadIdx.x / WARP;
-    const uint32_t parts = blockDim.x / dim, part = threadIdx.x / dim, x = threadIdx.x % dim;
-    queries_load(s, b, first_head, row, n_queries);
-    float acc[GROUP] = {};
-    for (uint32_t p = begin; p < end; p += POSITIONS) {
-        const uint32_t n = end - p < POSITIONS ? end - p : (uint32_t)POSITIONS;
-        const uint32_t page = b.batch.pages[run.first_page + p / KV_PAGE_TOKENS];
-        const uint32_t slot = p % KV_PAGE_TOKENS;
-        float v[POSITIONS], score[1] = {0};
-        load_values(b.kv, kv_block_of(b.kv, page, b.kv.n_kv_heads + kv_head), slot, n, x, v);
-        __syncthreads();
-        stage_keys<MAX_HEAD, SPLIT_PITCH>(b.kv, kv_block_of(b.kv, page, kv_head), slot, n, 0,
-                                          dim, keys);
-        __syncthreads();
-        scores_add<1, SPLIT_PITCH>(s, keys, 0, dim, warp, score);
-        if (warp < n_queries) softmax_update(s, warp, score[0], lane_index() < n);
-        __syncthreads();
-#pragma unroll
-        for (int q = 0; q < GROUP; q++)
-            acc[q] *= s->factor[q];
-#pragma unroll
-        for (uint32_t k = 0; k < POSITIONS; k++) {
-            if (parts > 1 && k % parts != part) continue;
-#pragma unroll
-            for (int q = 0; q < GROUP; q++)
-                acc[q] = fmaf(s->weight[k][q], v[k], acc[q]);
-        }
-    }
-    for (uint32_t q = 0; q < n_queries && parts > 1; q++) {
-        __syncthreads();
-        if (part < parts) {
-#pragma unroll
-            for (int k = 0; k < GROUP; k++)
-                if ((uint32_t)k == q) keys[part * dim + x] = acc[k];
-        }
-        __syncthreads();
-        float sum = 0;
-        for (uint32_t k = 0; k < parts; k++)
-            sum += keys[k * dim + x];
-#pragma unroll
-        for (int k = 0; k < GROUP; k++)
-            if ((uint32_t)k == q) acc[k] = sum;
-    }
-    if (part != 0) return;
-#pragma unroll
-    for (int q = 0; q < GROUP; q++) {
-        if ((uint32_t)q >= n_queries) break;
-        float *to = split_place(a, row, first_head + (uint32_t)q, split);
-        to[x] = acc[q];
-        if (x == 0) {
-            to[dim] = s->largest[q];
-            to[dim + 1] = s->sum[q];
-        }
-    }
-}
-
 /* The gate and the forms of the result, for value x of a head. */
 DEVICE void attention_store(const attention_cuda_args &a, uint64_t row, uint32_t head,
                             uint32_t x, float v) {
@@ -331,46 +223,6 @@ DEVICE void attention_store(const attention_cuda_args &a, uint64_t row, uint32_t
     if (a.act != 0)
         act_store_group((unsigned char *)a.act + row * a.act_stride, b.n_heads * dim,
                         head * dim + x - lane_index(), y);
-}
-
-/* Thread t has dimension t % dim of the splits t / dim, + parts, ...: a quarter of them at 256. */
-KERNEL(attention_combine, attention_cuda_args, ATTENTION_COMBINE_BLOCK) {
-    __shared__ float weight[ATTENTION_MAX_SPLITS];
-    __shared__ float parts[WARP];
-    __shared__ float sums[ATTENTION_COMBINE_BLOCK];
-    launch_begin();
-    const attention_args &b = a.base;
-    const uint32_t head = blockIdx.x, t = threadIdx.x, dim = b.kv.head_dim;
-    const uint64_t row = blockIdx.y;
-    batch_run run;
-    const uint32_t n_positions = positions_of_row(b.batch, row, run);
-    const uint32_t length = split_length(n_positions, a.n_splits);
-    const uint32_t n = (n_positions + length - 1) / length;
-    const float *from = split_place(a, row, head, 0);
-    const uint32_t stride = dim + 2;
-    const float mine = t < n ? __ldcg(from + t * stride + dim) : -INFINITY;
-    const float my_sum = t < n ? __ldcg(from + t * stride + dim + 1) : 0.0f;
-    const float most = lanes_max(mine);
-    if (lane_index() == 0) parts[t / WARP] = most;
-    __syncthreads();
-    const float largest = lanes_max(parts[lane_index()]);
-    __syncthreads();
-    const float w = t < n ? expf(mine - largest) : 0.0f;
-    if (t < n) weight[t] = w;
-    const float sum = block_sum(w * my_sum, parts);
-    const uint32_t n_parts = blockDim.x / dim, part = t / dim, x = t % dim;
-    float o = 0;
-    if (part < n_parts) {
-#pragma unroll 8
-        for (uint32_t i = part; i < n; i += n_parts)
-            o = fmaf(weight[i], __ldcg(from + i * stride + x), o);
-    }
-    sums[t] = o;
-    __syncthreads();
-    if (t >= dim) return;
-    for (uint32_t k = 1; k < n_parts; k++)
-        o += sums[k * dim + x];
-    attention_store(a, row, head, x, o / sum);
 }
 
 /* ---- many rows ---- */

@@ -50,27 +50,30 @@ DEVICE float4 kv_value4(const unsigned char *block, uint32_t dim, uint32_t slot,
         scale * (float)(signed char)(w >> 16 & 255), scale * (float)(signed char)(w >> 24));
 }
 
-/* The warp writes values first .. first + 31 of position slot, lane by lane. */
-DEVICE void kv_store_group(uint32_t type, unsigned char *block, uint32_t dim, uint32_t slot,
-                           uint32_t first, float v) {
+/* The warp writes values first .. first + 31 of position slot, lane by lane; returns what will be
+ * read for the lane's. */
+DEVICE float kv_store_group(uint32_t type, unsigned char *block, uint32_t dim, uint32_t slot,
+                            uint32_t first, float v) {
     const uint32_t i = first + lane_index(), at = slot * dim + i;
     if (type == KV_F32) {
         ((float *)block)[at] = v;
-        return;
+        return v;
     }
     if (type == KV_F16) {
         ((unsigned short *)block)[at] = (unsigned short)half_bits(v);
-        return;
+        return half_value(half_bits(v));
     }
     const uint32_t most = warp_max_u32(__float_as_uint(v) & 0x7fffffffu);
     const uint32_t bits = half_bits(__uint_as_float(most) / 127.0f);
     const float scale = half_value(bits);
     const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
     const float q = v * inverse < 127.0f ? v * inverse : 127.0f;
-    ((signed char *)block)[at] = (signed char)__float2int_rn(q > -127.0f ? q : -127.0f);
+    const int rounded = __float2int_rn(q > -127.0f ? q : -127.0f);
+    ((signed char *)block)[at] = (signed char)rounded;
     unsigned short *scales = (unsigned short *)(block + KV_PAGE_TOKENS * dim);
     if (lane_index() == 0)
         scales[slot * (dim / KV_GROUP) + i / KV_GROUP] = (unsigned short)bits;
+    return scale * (float)rounded;
 }
 
 #endif

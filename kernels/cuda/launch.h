@@ -42,7 +42,9 @@
     X(delta_net_chunks)                                                                        \
     X(delta_net_norm)                                                                          \
     X(attention_prepare)                                                                       \
-    X(attention_split)                                                                         \
+    X(attention_step_f16)                                                                      \
+    X(attention_step_q8)                                                                       \
+    X(attention_step_f32)                                                                      \
     X(attention_combine)                                                                       \
     X(attention_tile)                                                                          \
     X(attention_half)                                                                          \

@@ -10,9 +10,10 @@
  *                    host and device by plain copies.
  * attention_prepare  kernels/attention_prepare.h; rope rows are the host's (kernels/rope.h), or
  *                    NULL: formed from inv_freq on the device.
- * attention_split, attention_combine
- *                    kernels/attention.h for few rows: each split of a row's positions by a
- *                    block, then combined.  The workspace holds the partial results.
+ * attention_step_*, attention_combine
+ *                    kernels/attention_prepare.h and kernels/attention.h for runs of one row: each
+ *                    split of a row's positions by a block, then combined.  The workspace
+ *                    holds the partial results.
  * attention_tile     the same op for many rows of one run, without workspace, in float32.
  * attention_half     attention_tile for pages of halves or int8, whose products are of half floats.
  * Pages              kv_layout.h's layout, in device memory.
@@ -115,8 +116,8 @@ typedef struct attention_cuda_args {
     attention_args base; /* base.out may be NULL where act is given */
     void *act;
     uint64_t act_stride;
-    float *workspace;  /* attention_workspace_bytes() */
-    uint32_t n_splits; /* blocks for a row's positions, at least 1 */
+    float *workspace;  /* of attention_combine */
+    uint32_t n_splits; /* blocks for a row's positions, at least 1; attention_combine */
     uint32_t reserved;
 } attention_cuda_args;
 KERNEL_ARGS_SIZE(attention_cuda_args, 144);
@@ -124,6 +125,7 @@ KERNEL_ARGS_SIZE(attention_cuda_args, 144);
 /* A split has ATTENTION_SPLIT positions, or more where n_splits would not be enough. */
 enum { ATTENTION_SPLIT = 32, ATTENTION_MAX_SPLITS = 256, ATTENTION_BLOCK = 256 };
 
+/* Splits that any card may want: what the workspace is made for. */
 static inline uint32_t attention_splits(uint32_t max_positions) {
     const uint32_t n = cuda_ceil_div(max_positions, ATTENTION_SPLIT);
     return n < 1 ? 1 : n > ATTENTION_MAX_SPLITS ? (uint32_t)ATTENTION_MAX_SPLITS : n;
@@ -131,23 +133,44 @@ static inline uint32_t attention_splits(uint32_t max_positions) {
 
 static inline uint64_t attention_workspace_bytes(uint32_t n_rows, uint32_t n_heads,
                                                  uint32_t head_dim, uint32_t n_splits) {
-    return (uint64_t)n_rows * n_heads * n_splits * (head_dim + 2) * 4;
+    return (uint64_t)n_rows * n_heads * n_splits * (head_dim + 4) * 4;
 }
 
-/* Query heads that a block of attention_split takes. */
-enum { ATTENTION_GROUP = 8, ATTENTION_COMBINE_BLOCK = 1024 };
+typedef struct attention_step_args {
+    prepare_args prepare;
+    float *workspace;  /* attention_workspace_bytes() */
+    uint32_t n_splits; /* as attention_combine has it */
+    float scale;       /* 1 / sqrt(head_dim) */
+} attention_step_args;
+KERNEL_ARGS_SIZE(attention_step_args, 184);
 
-static inline cuda_shape attention_split_shape(const attention_cuda_args *a) {
+/* Query heads that a block of attention_step takes. */
+enum { ATTENTION_GROUP = 8, ATTENTION_STEP_BLOCK = 128, ATTENTION_COMBINE_BLOCK = 512 };
+
+static inline uint32_t attention_step_groups(const prepare_args *a) {
     const uint32_t group = a->base.n_heads / a->base.kv.n_kv_heads;
-    cuda_shape s = cuda_shape_of(a->n_splits,
-                                 a->base.kv.n_kv_heads * cuda_ceil_div(group, ATTENTION_GROUP),
-                                 ATTENTION_BLOCK);
-    s.grid_z = a->base.batch.n_rows;
-    return s;
+    return a->base.kv.n_kv_heads * cuda_ceil_div(group, ATTENTION_GROUP);
+}
+
+/* Two blocks a multiprocessor at most for one row's splits. */
+static inline uint32_t attention_step_splits(const prepare_args *a, uint32_t max_positions,
+                                             uint32_t n_sms) {
+    const uint32_t most = attention_splits(max_positions);
+    const uint32_t n = 2 * n_sms / attention_step_groups(a);
+    return n < 1 ? 1 : n < most ? n : most;
+}
+
+static inline cuda_kernel attention_step_choose(const attention_step_args *a, cuda_shape *s) {
+    *s = cuda_shape_of(a->n_splits, attention_step_groups(&a->prepare), ATTENTION_STEP_BLOCK);
+    s->grid_z = a->prepare.base.batch.n_rows;
+    return a->prepare.base.kv.type == KV_F16  ? CUDA_KERNEL_attention_step_f16
+           : a->prepare.base.kv.type == KV_Q8 ? CUDA_KERNEL_attention_step_q8
+                                              : CUDA_KERNEL_attention_step_f32;
 }
 
 static inline cuda_shape attention_combine_shape(const attention_cuda_args *a) {
-    return cuda_shape_of(a->base.n_heads, a->base.batch.n_rows, ATTENTION_COMBINE_BLOCK);
+    return cuda_shape_of(a->base.n_heads * (a->base.kv.head_dim / 32), a->base.batch.n_rows,
+                         ATTENTION_COMBINE_BLOCK);
 }
 
 /* 32 queries in shared memory, their weights for 32 positions, three vectors, 128 dimensions of 32 keys. */

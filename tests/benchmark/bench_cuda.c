@@ -476,14 +476,21 @@ static void time_delta_net(uint32_t n_rows) {
     report("  delta_net_norm", 4, 0, 0);
 }
 
-static void time_attention(uint32_t n_rows, uint32_t position) {
+static void time_attention(uint32_t n_rows, uint32_t position, uint32_t type) {
     enum { HEADS = 16, KV = 2, D = 256, LAYERS = 10 };
     pool_used = 0;
     const uint32_t n_pages = (position + n_rows + 63) / 64;
     const batch_view batch = take_batch(n_rows, position, n_pages);
-    const size_t layer = kv_layer_bytes(KV_F16, KV, D);
+    const size_t layer = kv_layer_bytes(type, KV, D);
+    const char *kv_name = type == KV_F32 ? "f32" : type == KV_F16 ? "f16" : "q8";
     kv_view kv = {
-        take_weights(QUANT_F16, n_pages * layer * LAYERS), layer * LAYERS, 0, KV_F16, KV, D, 0};
+        take_weights(type == KV_F32 ? QUANT_F32 : QUANT_F16, n_pages * layer * LAYERS),
+        layer * LAYERS,
+        0,
+        type,
+        KV,
+        D,
+        0};
     const uint32_t qg = 2 * HEADS * D;
     prepare_args p = {.base = {.batch = batch,
                                .kv = kv,
@@ -508,23 +515,20 @@ static void time_attention(uint32_t n_rows, uint32_t position) {
                                       .n_heads = HEADS,
                                       .scale = 0.0625f},
                              .act = take(n_rows * cuda_act_row_bytes(HEADS * D)),
-                             .act_stride = cuda_act_row_bytes(HEADS * D),
-                             .n_splits = attention_splits(position + n_rows)};
-    const double pages = (double)(position + n_rows) * 2 * KV * D * 2;
+                             .act_stride = cuda_act_row_bytes(HEADS * D)};
+    const double pages = (double)(position + n_rows) * (double)layer / KV_PAGE_TOKENS;
     char name[96];
-    for (uint32_t i = 0; i < LAYERS; i++) {
-        p.base.kv.layer_offset = i * layer;
-        ADD(attention_prepare, attention_prepare_shape(&p), p);
-    }
-    (void)snprintf(name, sizeof name, "attention_prepare, %u rows", n_rows);
-    report(name, LAYERS, 0, 0);
     if (n_rows == 1) {
+        a.n_splits = attention_step_splits(&p, position + 64, (uint32_t)card.n_sms);
         a.workspace = take(attention_workspace_bytes(1, HEADS, D, a.n_splits));
+        attention_step_args step = {p, a.workspace, a.n_splits, 0.0625f};
         for (uint32_t i = 0; i < LAYERS; i++) {
-            a.base.kv.layer_offset = i * layer;
-            ADD(attention_split, attention_split_shape(&a), a);
+            cuda_shape shape;
+            const cuda_kernel kernel = attention_step_choose(&step, &shape);
+            step.prepare.base.kv.layer_offset = i * layer;
+            add_launch(kernel, shape, &step, sizeof step);
         }
-        (void)snprintf(name, sizeof name, "attention_split at %u", position);
+        (void)snprintf(name, sizeof name, "attention_step %s at %u", kv_name, position);
         report(name, LAYERS, pages, 0);
         for (uint32_t i = 0; i < LAYERS; i++)
             ADD(attention_combine, attention_combine_shape(&a), a);
@@ -532,6 +536,12 @@ static void time_attention(uint32_t n_rows, uint32_t position) {
         report(name, LAYERS, 0, 0);
         return;
     }
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        p.base.kv.layer_offset = i * layer;
+        ADD(attention_prepare, attention_prepare_shape(&p), p);
+    }
+    (void)snprintf(name, sizeof name, "attention_prepare, %u rows", n_rows);
+    report(name, LAYERS, 0, 0);
     for (uint32_t i = 0; i < 4; i++) {
         a.base.kv.layer_offset = i * layer;
         ADD(attention_half, attention_half_shape(&a), a);
@@ -655,8 +665,11 @@ static void time_all(void) {
     time_experts(CUDA_Q6_K_SPLIT, 1);
     time_experts(QUANT_Q4_K, 4);
     time_delta_net(1);
-    time_attention(1, 1000);
-    time_attention(1, 8000);
+    time_attention(1, 1000, KV_F16);
+    time_attention(1, 8000, KV_F16);
+    time_attention(1, 32000, KV_F16);
+    time_attention(1, 1000, KV_F32);
+    time_attention(1, 8000, KV_Q8);
     time_matmul(QUANT_Q5_K, 8192, 2048, 512);
     time_matmul(QUANT_Q4_K, 8192, 2048, 2048);
     time_matmul(QUANT_Q6_K, 8192, 2048, 2048);
@@ -664,7 +677,7 @@ static void time_all(void) {
     time_grouped(512);
     time_grouped(2048);
     time_delta_net(2048);
-    time_attention(2048, 0);
+    time_attention(2048, 0, KV_F16);
 }
 
 int main(int argc, char **argv) {

@@ -221,9 +221,10 @@ double case_router(const kernel_device *device);
 double case_conv1d(const kernel_device *device);
 double case_delta_step(const kernel_device *device);
 double case_delta_chunks(const kernel_device *device);
-double case_attention_split(const kernel_device *device);
+double case_attention_step(const kernel_device *device);
 double case_attention_tile(const kernel_device *device);
-double case_attention_f16(const kernel_device *device);
+double case_attention_step_f16(const kernel_device *device);
+double case_attention_step_q8(const kernel_device *device);
 double case_attention_half(const kernel_device *device);
 double case_attention_q8(const kernel_device *device);
 

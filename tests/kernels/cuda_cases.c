@@ -33,9 +33,10 @@ const cuda_case cuda_cases[] = {
     {"conv1d", case_conv1d, 1e-6},
     {"delta_net, steps", case_delta_step, 1e-5},
     {"delta_net, chunks", case_delta_chunks, 1e-5},
-    {"attention, splits, f32", case_attention_split, 1e-5},
+    {"attention, steps, f32", case_attention_step, 1e-5},
     {"attention, tiles, f32", case_attention_tile, 1e-5},
-    {"attention, splits, f16", case_attention_f16, 1e-4},
+    {"attention, steps, f16", case_attention_step_f16, 1e-4},
+    {"attention, steps, q8", case_attention_step_q8, 1e-3},
     {"attention, halves, f16", case_attention_half, 1e-3},
     {"attention, halves, q8", case_attention_q8, 2e-3},
 };

@@ -195,14 +195,19 @@ double case_delta_chunks(const kernel_device *device) {
 }
 
 /* How attention is computed. */
-typedef enum attention_way { WAY_SPLIT, WAY_TILE, WAY_HALF } attention_way;
+typedef enum attention_way { WAY_STEP, WAY_TILE, WAY_HALF } attention_way;
+
+/* Runs of one row: two splits, a new page, part of a tile, and the first position. */
+static const batch_run four_steps[4] = {
+    {0, 1, 65, 1, 0}, {1, 1, 64, 0, 2}, {2, 1, 37, 0, 4}, {3, 1, 0, 0, 5}};
 
 static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads, uint32_t type,
                              attention_way way) {
-    enum { PAGES = 4, ROT = 32 };
-    const uint32_t pages[PAGES] = {3, 1, 0, 2};
+    enum { PAGES = 6, ROT = 32 };
+    const uint32_t pages[PAGES] = {3, 1, 0, 2, 5, 4};
     batch_view view;
-    const batch_view host = batch_of(two_runs, 2, pages, PAGES, &view);
+    const batch_view host = batch_of(way == WAY_STEP ? four_steps : two_runs,
+                                     way == WAY_STEP ? 4 : 2, pages, PAGES, &view);
     const uint32_t n_rows = view.n_rows;
     const size_t layer = kv_layer_bytes(type, n_kv_heads, dim), qg = 2 * (size_t)n_heads * dim;
     const size_t n = (size_t)n_rows * n_heads * dim;
@@ -244,7 +249,7 @@ static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads
                                            .v = v->device,
                                            .q_norm = qn->device,
                                            .k_norm = kn->device,
-                                           .rope = way == WAY_SPLIT ? rope->device : NULL,
+                                           .rope = way == WAY_STEP ? rope->device : NULL,
                                            .qg_stride = qg,
                                            .k_stride = (uint64_t)n_kv_heads * dim,
                                            .v_stride = (uint64_t)n_kv_heads * dim,
@@ -261,11 +266,7 @@ static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads
     oracle.q_norm = qn->host;
     oracle.k_norm = kn->host;
     oracle.rope = rope->host;
-    LAUNCH(attention_prepare, attention_prepare_shape(&prepare), prepare);
     attention_prepare_rows(CPU_SCALAR, &oracle, 0, n_rows);
-    buffer *prepared = make(q->bytes);
-    gpu->read(prepared->host, q->device, q->bytes);
-    double most = relative_l2_f(prepared->host, q->host, n_rows * qg);
     const attention_cuda_args args = {.base = {.batch = view,
                                                .kv = pages_device,
                                                .qg = q->device,
@@ -283,14 +284,39 @@ static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads
     att.kv = pages_host;
     att.qg = q->host;
     att.out = expected->host;
-    if (way == WAY_SPLIT) {
-        LAUNCH(attention_split, attention_split_shape(&args), args);
+    double most = 0;
+    if (way == WAY_STEP) {
+        const attention_step_args step = {prepare, work->device, n_splits,
+                                          1.0f / sqrtf((float)dim)};
+        cuda_shape shape;
+        const cuda_kernel kernel = attention_step_choose(&step, &shape);
+        gpu->launch(kernel, shape, &step, sizeof step);
         LAUNCH(attention_combine, attention_combine_shape(&args), args);
-    } else if (way == WAY_TILE) {
-        LAUNCH(attention_tile, attention_tile_shape(&args), args);
     } else {
+        LAUNCH(attention_prepare, attention_prepare_shape(&prepare), prepare);
+        buffer *prepared = make(q->bytes);
+        gpu->read(prepared->host, q->device, q->bytes);
+        most = relative_l2_f(prepared->host, q->host, n_rows * qg);
+    }
+    if (way == WAY_TILE) {
+        LAUNCH(attention_tile, attention_tile_shape(&args), args);
+    } else if (way == WAY_HALF) {
         LAUNCH(attention_half, attention_half_shape(&args), args);
     }
+    /* What the next step will read. */
+    buffer *stored = make(kv->bytes);
+    gpu->read(stored->host, kv->device, kv->bytes);
+    kv_view pages_stored = pages_host;
+    pages_stored.base = stored->host;
+    for (uint32_t p = 0; p < PAGES; p++)
+        for (uint32_t part = 0; part < 2 * n_kv_heads; part++)
+            for (uint32_t slot = 0; slot < KV_PAGE_TOKENS; slot++) {
+                float a[256] = {0}, b[256] = {0};
+                kv_row_read(type, kv_key_block(&pages_host, p, part), dim, slot, a);
+                kv_row_read(type, kv_key_block(&pages_stored, p, part), dim, slot, b);
+                if (relative_l2_f(b, a, dim) > (type == KV_F32 ? 1e-6 : 1e-2))
+                    most = worse(1, most);
+            }
     buffer *scratch = make(attention_scratch_bytes(dim));
     attention_items(CPU_SCALAR, &att, 0, attention_n_items(&att), scratch->host);
     most = worse(relative_l2_f(get(out), expected->host, n), most);
@@ -313,14 +339,17 @@ static double attention_cases(const kernel_device *device, attention_way way, ui
     return most;
 }
 
-double case_attention_split(const kernel_device *device) {
-    return attention_cases(device, WAY_SPLIT, KV_F32);
+double case_attention_step(const kernel_device *device) {
+    return attention_cases(device, WAY_STEP, KV_F32);
 }
 double case_attention_tile(const kernel_device *device) {
     return attention_cases(device, WAY_TILE, KV_F32);
 }
-double case_attention_f16(const kernel_device *device) {
-    return attention_cases(device, WAY_SPLIT, KV_F16);
+double case_attention_step_f16(const kernel_device *device) {
+    return attention_cases(device, WAY_STEP, KV_F16);
+}
+double case_attention_step_q8(const kernel_device *device) {
+    return attention_cases(device, WAY_STEP, KV_Q8);
 }
 double case_attention_half(const kernel_device *device) {
     return attention_cases(device, WAY_HALF, KV_F16);
