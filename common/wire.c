@@ -107,6 +107,7 @@ static const field beat_fields[] = {
     UINT(wire_beat, ram_used_mib),
     UINT(wire_beat, rtt_us),
     UINT(wire_beat, loading_left_ms),
+    UINT(wire_beat, gpu_use_percent),
 };
 static const field tokens_fields[] = {
     UINT(wire_tokens, request),
@@ -206,7 +207,7 @@ typedef struct layout {
     { type, text, offsetof(wire_message, member), member##_fields, COUNT(member##_fields), (n) }
 static const layout layouts[] = {
     LAYOUT(WIRE_HELLO, "HELLO", hello),
-    LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 1),
+    LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 2),
     LAYOUT_APPENDED(WIRE_TOKENS, "TOKENS", tokens, 3),
     LAYOUT(WIRE_DONE, "DONE", done),
     LAYOUT(WIRE_ERROR, "ERROR", error),

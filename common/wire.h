@@ -144,6 +144,7 @@ typedef struct wire_beat {
     uint64_t rtt_us; /* BEAT to ACK, last measured; 0: not yet */
     /* appended */
     uint64_t loading_left_ms; /* until the model is loaded, by its progress; 0: not known */
+    uint64_t gpu_use_percent; /* 0: idle, or not known */
 } wire_beat;
 
 typedef struct wire_tokens {

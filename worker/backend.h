@@ -149,6 +149,9 @@ status backend_cuda_open(backend **out, const model_config *config, model_weight
 
 /* STATUS_OK when this build has kernels and this machine a GPU for them; else the reason. */
 status backend_cuda_available(error *err);
+/* What the first GPU is, for people and for NVML; empty where there is none. */
+void backend_cuda_describe(char *name, size_t name_cap, char *bus_id, size_t bus_id_cap,
+                           uint64_t *vram_bytes);
 /* Free and total VRAM of the first GPU, the context that this process will make counted as
  * taken or not as NVML is there or not. */
 status backend_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes, error *err);

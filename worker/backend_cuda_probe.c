@@ -1,6 +1,7 @@
 /* backend_cuda_probe.c - whether there is a GPU for this build, and how much VRAM is free. */
 #include "worker/backend_cuda.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { SM_OLDEST = 75 };
@@ -58,4 +59,15 @@ status backend_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes, error *e
     gpu_sensors_close(sensors);
     cuda_driver_close(d);
     return rc;
+}
+
+void backend_cuda_describe(char *name, size_t name_cap, char *bus_id, size_t bus_id_cap,
+                           uint64_t *vram_bytes) {
+    cuda_driver *d = NULL;
+    cuda_card card = {0};
+    if (cuda_driver_open(&d, NULL) == STATUS_OK) (void)cuda_card_read(d, 0, &card, NULL);
+    (void)snprintf(name, name_cap, "%s", card.name);
+    (void)snprintf(bus_id, bus_id_cap, "%s", card.bus_id);
+    *vram_bytes = card.total_bytes;
+    cuda_driver_close(d);
 }

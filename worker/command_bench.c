@@ -88,6 +88,8 @@ typedef struct run {
 typedef struct figures {
     double prefill_tok_per_s, decode_tok_per_s, ttft_ms;
     double hit_rate, misses_per_token, slot_bytes_per_token, launches_per_token;
+    double disk_misses_per_token, disk_bytes_per_token; /* past the page cache */
+    double disk_wait_share;                             /* of the time of decoding */
     double window_hit_rate[N_WINDOWS]; /* negative: no cache, or too few tokens */
     double turn_tok_per_s;             /* prompt and answer, from beginning to end */
 } figures;
@@ -97,6 +99,8 @@ typedef struct extras {
     figures cold;
     double vram_peak_mib;
     double weight_bytes_per_token;
+    double load_s;
+    double file_resident_share; /* at the end; negative: not known */
 } extras;
 
 static void read_model_stats(const run *r, model_stats *out) {
@@ -188,6 +192,10 @@ static void judge(const bench_options *o, const run *r, figures *out) {
     out->misses_per_token = has_cache ? (lookups - hits) / n_decoded : 0;
     out->slot_bytes_per_token =
         (double)(b->expert_bytes_moved - a->expert_bytes_moved) / n_decoded;
+    out->disk_misses_per_token = (double)(b->disk_misses - a->disk_misses) / n_decoded;
+    out->disk_bytes_per_token = (double)(b->disk_bytes - a->disk_bytes) / n_decoded;
+    out->disk_wait_share = (double)(b->disk_wait_ns - a->disk_wait_ns) /
+                           (double)(r->ended_ns - r->all_first_counted_ns);
     out->launches_per_token = (double)(b->launches - a->launches) / n_decoded;
     out->turn_tok_per_s = (double)r->n_tokens * 1e9 / (double)(r->ended_ns - r->begun_ns);
     for (int i = 0; i < N_WINDOWS; i++) {
@@ -261,10 +269,14 @@ static void print_list(const bench_options *o, const figure *rows, size_t n) {
     (void)printf(o->json ? "}}\n" : "\n");
 }
 
-static void print_figures(const bench_options *o, const engine *e, const figures *f,
+static void print_figures(const bench_options *o, const run *r, const figures *f,
                           const extras *x) {
+    const engine *e = r->e;
     struct rusage usage;
     (void)getrusage(RUSAGE_SELF, &usage);
+    engine_stats stats;
+    engine_read_stats(r->e, &stats);
+    const model_stats *m = &stats.model;
     bool gpu = strncmp(engine_numerics_id(e), "cpu", 3) != 0;
     bool warm = !o->cold;
     const figures *c = &x->cold;
@@ -278,7 +290,17 @@ static void print_figures(const bench_options *o, const engine *e, const figures
         {"pcie_bytes_per_token", gpu ? f->slot_bytes_per_token : 0, false},
         {"launches_per_token", f->launches_per_token, false},
         {"vram_peak_mib", x->vram_peak_mib, false},
-        {"ram_peak_mib", (double)usage.ru_maxrss / 1024, false},
+        /* The driver's own pinned memory is not resident memory of a process. */
+        {"ram_peak_mib", (double)usage.ru_maxrss / 1024 + (double)m->pinned_bytes / 1048576,
+         false},
+        {"load_s", x->load_s, false},
+        {"file_resident_share", x->file_resident_share, x->file_resident_share < 0},
+        {"disk_read_mib", (double)m->disk_bytes / 1048576, m->disk_bytes == 0},
+        {"disk_direct", m->disk_direct, m->disk_bytes == 0},
+        {"disk_misses_per_token", f->disk_misses_per_token, m->disk_bytes == 0},
+        {"disk_bytes_per_token", f->disk_bytes_per_token, m->disk_bytes == 0},
+        {"disk_wait_share", f->disk_wait_share, m->disk_bytes == 0},
+        {"host_received", (double)m->host_received, m->host_received == 0},
         {"weight_bytes_per_token", x->weight_bytes_per_token, false},
         {"cold_prefill_tok_per_s", c->prefill_tok_per_s, warm},
         {"cold_decode_tok_per_s", c->decode_tok_per_s, warm},
@@ -334,6 +356,15 @@ static status make_params(const bench_options *o, engine_params *out, extras *x,
     return STATUS_OK;
 }
 
+/* Of the file's pages in memory, whoever brought them there. */
+static double resident_share(const char *path) {
+    gguf_file *file = NULL;
+    if (gguf_open(&file, path, NULL) != STATUS_OK) return -1;
+    double share = gguf_resident_share(file);
+    gguf_close(file);
+    return share;
+}
+
 /* Of --repeat runs the fastest; a cold one comes before and is not among them. */
 static status run_all(const bench_options *o, run *r, uint64_t seed, figures *best, extras *x,
                       error *err) {
@@ -356,14 +387,16 @@ static status bench(const bench_options *o, error *err) {
     run r = {0};
     routing_trace trace = {0};
     vram_watch *watch = NULL;
-    (void)vram_watch_start(&watch, NULL); /* a machine without NVML has nothing to watch */
+    (void)vram_watch_start(&watch, NULL, VRAM_WATCH_PEAK_MS, NULL); /* NULL without NVML */
     const engine_sink sink = {&r, take_tokens, take_done, take_error};
     status rc = make_params(o, &params, &x, err);
     if (rc != STATUS_OK) goto done;
     r.has_first = calloc((size_t)o->batch, sizeof *r.has_first);
     rc = r.has_first != NULL ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "bench: no memory");
     if (rc == STATUS_OK && o->routing != NULL) rc = routing_trace_read(&trace, o->routing, err);
+    uint64_t begun_ns = clock_monotonic_ns();
     if (rc == STATUS_OK) rc = engine_open(&r.e, &params, &sink, err);
+    x.load_s = (double)(clock_monotonic_ns() - begun_ns) / 1e9;
     if (rc != STATUS_OK) goto done;
     if (params.backend == BACKEND_CUDA) (void)fputs(engine_plan_text(r.e), stderr);
     if (trace.ids != NULL) rc = engine_set_routing(r.e, &trace, err);
@@ -371,7 +404,8 @@ static status bench(const bench_options *o, error *err) {
     if (rc != STATUS_OK) goto done;
     if (watch != NULL && params.backend == BACKEND_CUDA)
         x.vram_peak_mib = (double)vram_watch_peak(watch) / 1048576.0;
-    print_figures(o, r.e, &best, &x);
+    x.file_resident_share = resident_share(o->common.model);
+    print_figures(o, &r, &best, &x);
 done:
     engine_close(r.e);
     vram_watch_stop(watch);

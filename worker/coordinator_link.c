@@ -41,6 +41,8 @@ static void send_hello(coordinator_link *l, link_peer *p, uint64_t now_ms) {
         .build = link_text(l->params->build),
         .profile = link_text(l->params->profile),
         .backend = link_text(f->backend),
+        .gpu = link_text(f->gpu),
+        .vram_mib = f->vram_bytes >> 20,
         .ram_mib = l->ram_mib,
         .slots = f->slots,
         .experts_total = f->experts_total,
@@ -58,6 +60,9 @@ static void send_hello(coordinator_link *l, link_peer *p, uint64_t now_ms) {
 static void send_beat(coordinator_link *l, link_peer *p, uint64_t now_ms) {
     uint64_t round_ms = atomic_load_explicit(&l->x->engine_round_ms, memory_order_relaxed);
     const engine_stats *s = &l->stats;
+    gpu_reading gpu = {.temperature_c = -1, .power_w = -1};
+    if (l->gpu != NULL) vram_watch_read(l->gpu, &gpu);
+    bool tells_left = !l->loaded && l->left_until_ms > now_ms;
     wire_beat beat = {
         .instance = l->instance,
         .state = link_state(l),
@@ -74,9 +79,13 @@ static void send_beat(coordinator_link *l, link_peer *p, uint64_t now_ms) {
         .misses_per_token = finite_or(s->misses_per_token, 0),
         .prefill_tok_per_s = finite_or(s->prefill_tok_per_s, 0),
         .decode_tok_per_s = finite_or(s->decode_tok_per_s, 0),
-        .temperature_c = -1,
-        .power_w = -1,
+        .temperature_c = gpu.temperature_c,
+        .power_w = finite_or(gpu.power_w, -1),
+        .vram_used_mib = gpu.used_bytes >> 20,
+        .vram_total_mib = gpu.total_bytes >> 20,
+        .gpu_use_percent = gpu.use_percent > 0 ? (uint64_t)gpu.use_percent : 0,
         .ram_used_mib = s->ram_used_bytes >> 20,
+        .loading_left_ms = tells_left ? l->left_until_ms - now_ms : 0,
     };
     link_peer_send_beat(p, &l->frame, &beat, now_ms);
 }
@@ -201,15 +210,25 @@ static void take_failure(coordinator_link *l, const error *e, uint64_t now_ms) {
     tell_main(l, NOTICE_FAILED, e->text);
 }
 
+/* Figures of the card go into every beat from now on. */
+static void watch_gpu(coordinator_link *l) {
+    error why = {0};
+    if (l->facts.gpu_bus_id[0] == '\0' || l->gpu != NULL) return;
+    if (vram_watch_start(&l->gpu, l->facts.gpu_bus_id, VRAM_WATCH_NOW_MS, &why) != STATUS_OK)
+        log_info("no-sensors", "%s", why.text);
+}
+
 static void take_report(coordinator_link *l, report *r, uint64_t now_ms) {
     switch (r->kind) {
     case REPORT_PROGRESS:
         l->permille = r->progress.permille < 1000 ? r->progress.permille : 1000;
+        l->left_until_ms = r->progress.left_ms > 0 ? now_ms + r->progress.left_ms : 0;
         if (!l->stopping) (void)snprintf(l->reason, sizeof l->reason, "%s", r->progress.what);
         break;
     case REPORT_LOADED:
         l->facts = r->facts;
         l->loaded = true;
+        watch_gpu(l);
         if (!l->stopping && !l->draining) l->reason[0] = '\0';
         for (size_t i = 0; i < l->n_peers; i++)
             l->peers[i].hello_due_ms = now_ms;
@@ -375,6 +394,7 @@ static void tear_down(coordinator_link *l, int linger_ms) {
     for (size_t i = 0; i < l->n_peers; i++)
         peer_socket_close(&l->peers[i].socket, linger_ms);
     if (l->context != NULL) (void)zmq_ctx_term(l->context);
+    vram_watch_stop(l->gpu);
     flights_release(&l->flights);
     wire_frame_release(&l->frame);
 }

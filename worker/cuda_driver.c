@@ -116,6 +116,10 @@ status cuda_card_read(const cuda_driver *d, int index, cuda_card *out, error *er
 
 /* NVML. */
 
+typedef struct nvml_use {
+    unsigned gpu, memory; /* percent of the time */
+} nvml_use;
+
 typedef struct nvml_memory {
     unsigned long long total, free, used;
 } nvml_memory;
@@ -131,6 +135,7 @@ struct gpu_sensors {
     int (*temperature)(void *, int, unsigned *);
     int (*power)(void *, unsigned *);
     int (*memory)(void *, nvml_memory *);
+    int (*use)(void *, nvml_use *);
 };
 
 static status find_sensor_functions(gpu_sensors *s, error *err) {
@@ -143,7 +148,8 @@ static status find_sensor_functions(gpu_sensors *s, error *err) {
                      {"nvmlDeviceGetHandleByIndex_v2", &s->by_index},
                      {"nvmlDeviceGetTemperature", &s->temperature},
                      {"nvmlDeviceGetPowerUsage", &s->power},
-                     {"nvmlDeviceGetMemoryInfo", &s->memory}};
+                     {"nvmlDeviceGetMemoryInfo", &s->memory},
+                     {"nvmlDeviceGetUtilizationRates", &s->use}};
     status rc = STATUS_OK;
     for (size_t i = 0; i < sizeof functions / sizeof functions[0] && rc == STATUS_OK; i++)
         rc = find_function(s->library, "libnvidia-ml", functions[i].symbol, functions[i].to,
@@ -191,12 +197,14 @@ void gpu_sensors_close(gpu_sensors *s) {
 status gpu_sensors_read(const gpu_sensors *s, gpu_reading *out, error *err) {
     enum { CORE_SENSOR = 0 };
     nvml_memory memory = {0};
+    nvml_use use = {0};
     unsigned celsius = 0, milliwatts = 0;
     int result = s->memory(s->device, &memory);
     if (result != 0) return error_set(err, STATUS_DEVICE, "nvml: error %d", result);
     bool has_celsius = s->temperature(s->device, CORE_SENSOR, &celsius) == 0;
     bool has_power = s->power(s->device, &milliwatts) == 0;
     *out = (gpu_reading){.temperature_c = has_celsius ? (int)celsius : -1,
+                         .use_percent = s->use(s->device, &use) == 0 ? (int)use.gpu : -1,
                          .power_w = has_power ? milliwatts / 1000.0 : -1,
                          .used_bytes = memory.used,
                          .total_bytes = memory.total};

@@ -156,6 +156,7 @@ typedef struct gpu_sensors gpu_sensors;
 
 typedef struct gpu_reading {
     int temperature_c; /* -1: not told */
+    int use_percent;   /* of the time lately; -1: not told */
     double power_w;    /* negative: not told */
     uint64_t used_bytes;
     uint64_t total_bytes;

@@ -35,6 +35,7 @@ struct engine {
     scheduler *scheduler;
     request_context context;
     request *requests; /* newest first */
+    uint64_t loading_since_ms;
     uint64_t seed;
     uint64_t n_submitted;
     /* of a step */
@@ -56,9 +57,24 @@ struct engine {
 /* --- open --- */
 
 static void progress(const engine *e, uint32_t permille, const char *what) {
-    if (e->params.on_progress != NULL) {
-        e->params.on_progress(e->params.progress_context, permille, what);
-    }
+    const engine_progress p = {.permille = permille, .what = what};
+    if (e->params.on_progress != NULL) e->params.on_progress(e->params.progress_context, &p);
+}
+
+enum { LOADING_FROM = 50, LOADING_TO = 900 }; /* permille of the bytes */
+
+static void progress_of_bytes(void *context, uint64_t n_bytes, uint64_t n_total) {
+    const engine *e = context;
+    if (n_total == 0 || e->params.on_progress == NULL) return;
+    double share = (double)n_bytes / (double)n_total;
+    uint64_t spent_ms = clock_monotonic_ms() - e->loading_since_ms;
+    const engine_progress p = {
+        .permille = LOADING_FROM + (uint32_t)(share * (LOADING_TO - LOADING_FROM)),
+        .what = "loading the model",
+        .n_bytes = n_bytes,
+        .n_total = n_total,
+        .left_ms = share > 0 ? (uint64_t)((double)spent_ms * (1 - share) / share) : 0};
+    e->params.on_progress(e->params.progress_context, &p);
 }
 
 static status make_plan(engine *e, error *err) {
@@ -99,6 +115,7 @@ static status open_model(engine *e, error *err) {
         .pin_experts = e->plan.pins_experts,
         .host_records = e->plan.host_records,
         .n_loaders = e->params.n_loaders,
+        .progress = {progress_of_bytes, e},
         .lane = e->params.lane,
         .inserts_per_layer = e->params.inserts_per_layer,
         .no_graphs = e->params.no_graphs,
@@ -203,16 +220,17 @@ status engine_open(engine **out, const engine_params *params, const engine_sink 
     rc = make_plan(e, err);
     if (rc != STATUS_OK) goto fail;
     gguf_hash(e->file, e->hash);
-    progress(e, 200, "loading the model");
+    e->loading_since_ms = clock_monotonic_ms();
+    progress(e, LOADING_FROM, "loading the model");
     rc = open_model(e, err);
     if (rc != STATUS_OK) goto fail;
-    progress(e, 700, "reading the vocabulary");
+    progress(e, LOADING_TO, "reading the vocabulary");
     rc = open_text(e, err);
     if (rc != STATUS_OK) goto fail;
     rc = make_step_memory(e, err);
     if (rc != STATUS_OK) goto fail;
     choose_seed(e);
-    progress(e, 900, "warming up");
+    progress(e, 950, "warming up");
     rc = warm_up(e, err);
     if (rc != STATUS_OK) goto fail;
     model_read_stats(e->model, &e->before);

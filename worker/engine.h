@@ -21,6 +21,14 @@
 
 typedef struct engine engine;
 
+/* How far an engine is opened. */
+typedef struct engine_progress {
+    uint32_t permille;
+    const char *what;
+    uint64_t n_bytes, n_total; /* read of the model; 0 of 0 before and after that */
+    uint64_t left_ms;          /* until it is read, by the rate so far; 0: not known */
+} engine_progress;
+
 typedef struct engine_params {
     const char *model_path;
     backend_kind backend;
@@ -41,7 +49,7 @@ typedef struct engine_params {
     const char *profile; /* name for the records */
     bool nfc;            /* normalise message text; llama.cpp does not */
     uint64_t seed;       /* for requests without one */
-    void (*on_progress)(void *context, uint32_t permille, const char *what); /* while opening */
+    void (*on_progress)(void *context, const engine_progress *p); /* while opening, or NULL */
     void *progress_context;
 } engine_params;
 

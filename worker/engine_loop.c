@@ -4,6 +4,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/thread.h"
+#include "worker/backend.h"
+#include "worker/loading_line.h"
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,15 +70,17 @@ static void on_error(void *context, const wire_error *failure) {
     report_message(context, &m);
 }
 
-static void on_progress(void *context, uint32_t permille, const char *what) {
+static void on_progress(void *context, const engine_progress *p) {
     engine_loop *l = context;
     come_round(l);
-    if (permille != 0 && permille < l->told_permille + 5) return;
-    l->told_permille = permille;
+    loading_line_show(NULL, p);
+    if (p->permille != 0 && p->permille < l->told_permille + 5) return;
+    l->told_permille = p->permille;
     report *r = new_report(REPORT_PROGRESS);
     if (r == NULL) return;
-    r->progress.permille = permille;
-    (void)snprintf(r->progress.what, sizeof r->progress.what, "%s", what == NULL ? "" : what);
+    r->progress.permille = p->permille;
+    r->progress.left_ms = p->left_ms;
+    (void)loading_line_write(r->progress.what, sizeof r->progress.what, p);
     exchange_report(l->x, r);
 }
 
@@ -181,6 +185,10 @@ static void fill_facts(engine_loop *l, const engine_params *params, engine_facts
     (void)snprintf(f->numerics, sizeof f->numerics, "%s", engine_numerics_id(l->e));
     (void)snprintf(f->backend, sizeof f->backend, "%s",
                    params->backend == BACKEND_CUDA ? "cuda" : "cpu");
+    if (params->backend == BACKEND_CUDA) {
+        backend_cuda_describe(f->gpu, sizeof f->gpu, f->gpu_bus_id, sizeof f->gpu_bus_id,
+                              &f->vram_bytes);
+    }
     if (c != NULL) {
         (void)snprintf(f->arch, sizeof f->arch, "%s", c->arch);
         f->experts_total = (uint64_t)c->n_experts * c->n_layers;

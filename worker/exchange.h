@@ -35,6 +35,9 @@ typedef struct engine_facts {
     char arch[16];
     char numerics[WIRE_MAX_NAME + 1];
     char backend[16];
+    char gpu[96];        /* empty: none */
+    char gpu_bus_id[32]; /* as NVML wants it */
+    uint64_t vram_bytes;
     uint64_t context_tokens;
     uint64_t slots;
     uint64_t experts_total;
@@ -57,7 +60,8 @@ typedef struct report {
     union {
         struct {
             uint32_t permille;
-            char what[64];
+            uint64_t left_ms; /* 0: not known */
+            char what[96];
         } progress;
         engine_facts facts;
         engine_stats stats;

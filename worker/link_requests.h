@@ -9,6 +9,7 @@
 #include "worker/coordinator_link.h"
 #include "worker/flights.h"
 #include "worker/link_peer.h"
+#include "worker/vram_watch.h"
 #include <stdbool.h>
 #include <string.h>
 
@@ -34,7 +35,9 @@ struct coordinator_link {
     uint64_t over_at_ms;     /* after a failure */
     engine_facts facts;
     engine_stats stats;
+    vram_watch *gpu; /* NULL: the model is on the CPU, or nobody tells */
     uint32_t permille;
+    uint64_t left_until_ms; /* when the model is loaded, as it looked last; 0: not known */
     char reason[sizeof((error *)0)->text];
 };
 

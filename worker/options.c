@@ -2,6 +2,7 @@
 
 #include "common/log.h"
 #include "worker/backend.h"
+#include "worker/loading_line.h"
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -142,6 +143,7 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
     out->vram_mib = (uint64_t)o->vram_mib;
     out->ram_mib = (uint64_t)o->ram_mib;
     out->n_loaders = (uint32_t)o->loaders;
+    out->on_progress = loading_line_show;
     out->seed = (uint64_t)o->seed;
     out->nfc = o->nfc;
     out->kv = strcmp(o->kv, "f32") == 0 ? KV_F32 : strcmp(o->kv, "q8") == 0 ? KV_Q8 : KV_F16;

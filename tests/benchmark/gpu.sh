@@ -85,3 +85,40 @@ for card in rtx2070 rtx3090; do
 done
 bench cpu-lane-trace --slots 320 $one $trace --decode 200 --cpu-lane all
 bench cpu-lane-512 --slots 320 $one --prompt 512 --decode 16 --repeat 2 --cpu-lane all
+
+# More model than memory: 9,216 MiB of RAM, in a cgroup of 11.5 GiB where one can be made.  On a
+# real disk ($DISK), since a file in /dev/shm is memory already.
+within() { # run a command in the cgroup
+    local group=/sys/fs/cgroup/siliceo-bench
+    if mkdir -p $group 2> "$work/cgroup" && echo $((11776 << 20)) 2>> "$work/cgroup" > $group/memory.max &&
+        echo 0 2>> "$work/cgroup" > $group/memory.swap.max; then
+        limit=$(cat $group/memory.max)
+        (echo $BASHPID > $group/cgroup.procs && exec "$@")
+    else
+        limit=null
+        "$@"
+    fi
+}
+ram_case() { # name, flags
+    local name=$1 limit=null
+    shift
+    case $name in ${ONLY:-*}) ;; *) return ;; esac
+    if within timeout 150 "$worker" bench --model "$disk" --backend cuda --seed 1 --json --profile rtx2070 --ram-mib 9216 "$@" \
+        > "$work/o.json" 2> "$work/o.err"; then
+        [ -f /sys/fs/cgroup/siliceo-bench/memory.max ] && limit=$(cat /sys/fs/cgroup/siliceo-bench/memory.max)
+        peak=$(cat /sys/fs/cgroup/siliceo-bench/memory.peak 2> /dev/null || echo null)
+        oom=$(awk '/^oom_kill / { print $2 }' /sys/fs/cgroup/siliceo-bench/memory.events 2> /dev/null)
+        echo "{\"bench\": \"$name\", \"command\": \"siliceo-worker bench --backend cuda --seed 1 --json --profile rtx2070 --ram-mib 9216 $*\"," \
+            "\"cgroup_memory_max\": $limit, \"cgroup_memory_peak\": ${peak:-null}, \"cgroup_oom_kills\": ${oom:-null}," \
+            "\"file_system\": \"$(stat -f -c %T "$disk")\", \"result\": $(cat "$work/o.json")}" |
+            sed "s#$programs/##g; s#$work/##g" | tee -a "$lines"
+    else
+        echo "{\"bench\": \"$name\", \"error\": \"$(tail -1 "$work/o.err" | tr -d '\"\\')\"}" | tee -a "$lines"
+    fi
+}
+case ram-9216-trace in ${ONLY:-*}) ;; *) exit 0 ;; esac
+disk=${DISK:-$PWD/siliceo-35b.gguf}
+[ -f "$disk" ] || cp "$model" "$disk" || exit 1
+sync "$disk"
+ram_case ram-9216-trace $trace --decode 200
+ram_case ram-9216-512 --prompt 512 --decode 64 --cold --repeat 2

@@ -42,6 +42,21 @@ speed('h200-2750-slots', 'rtx2070-trace', 'rtx2070-512', 'rtx2070-2048',
 speed('h200-6000-slots', 'rtx3090-trace', 'rtx3090-512', 'rtx3090-2048', { decode_tok_per_s: 57, prefill512_tok_per_s: 2445 });
 speed('h200-cpu-lane', 'cpu-lane-trace', 'cpu-lane-512', undefined, { decode_tok_per_s: 27, prefill512_tok_per_s: 1384 });
 
+const ram = [benches['ram-9216-trace'], benches['ram-9216-512']];
+if (ram[0]?.result) {
+    const t = ram[0].result.figures;
+    const p = ram[1]?.result?.figures;
+    const most = (key) => Math.max(...[t, p].filter(Boolean).map((f) => f[key]));
+    record('h200-ram-9216', 'tests/benchmark/gpu.sh', { decode_tok_per_s: t.decode_tok_per_s,
+        ...(p && { prefill512_tok_per_s: p.prefill_tok_per_s, cold_prefill512_tok_per_s: p.cold_prefill_tok_per_s }),
+        vram_peak_mib: most('vram_peak_mib'), ram_peak_mib: most('ram_peak_mib'), hit_rate: t.hit_rate,
+        misses_per_token: t.misses_per_token, disk_misses_per_token: t.disk_misses_per_token,
+        disk_bytes_per_token: t.disk_bytes_per_token, disk_read_mib: t.disk_read_mib, disk_direct: t.disk_direct,
+        file_resident_share: most('file_resident_share'), load_s: t.load_s }, {},
+    { ...more(['ram-9216-trace', 'ram-9216-512']), cgroup_memory_max: ram[0].cgroup_memory_max,
+        cgroup_memory_peak: ram[0].cgroup_memory_peak, cgroup_oom_kills: ram[0].cgroup_oom_kills, file_system: ram[0].file_system });
+}
+
 const tests = lines.filter((l) => l.test);
 if (tests.length > 0) {
     record('gpu-correctness', 'tests/benchmark/gpu.sh', { tests_passed: tests.reduce((sum, t) => sum + t.passed, 0),

@@ -38,8 +38,10 @@ static void wait_while(const atomic_bool *flag) {
 status engine_open(engine **out, const engine_params *params, const engine_sink *sink,
                    error *err) {
     *out = NULL;
-    params->on_progress(params->progress_context, 0, "weights");
-    params->on_progress(params->progress_context, 420, "weights");
+    for (uint32_t permille = 0; permille <= 420; permille += 420) {
+        const engine_progress p = {.permille = permille, .what = "weights"};
+        params->on_progress(params->progress_context, &p);
+    }
     wait_while(&double_engine.load_waits);
     if (atomic_load(&double_engine.load_fails)) {
         return error_set(err, STATUS_BAD_INPUT, "demo.gguf: tensor 'x' is missing");
