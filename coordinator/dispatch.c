@@ -273,33 +273,32 @@ static int choose(snapshot *s, const request *r, router_cost *cost) {
 
 /* ------------------------------------------------------------ explaining */
 
-static const char *why_not_now(const snapshot *s, const node *n, const char **unfit_for) {
-    if (*unfit_for != NULL) return *unfit_for;
-    for (size_t i = 0; i < s->n; i++) {
-        if (s->nodes[i] != n) continue;
-        if (s->may[i]) return NULL;
-        return s->views[i].places == 0 ? "it takes nothing now"
-                                       : "another kind of node goes first";
-    }
-    return node_state_name(n->state);
+static const char *why_not_now(const snapshot *s, size_t view) {
+    if (s->may[view]) return NULL;
+    return s->views[view].places == 0 ? "it takes nothing now"
+                                      : "another kind of node goes first";
 }
 
-/* Keep the terms of the decision before the place is taken. */
+/* Keep the terms of the decision before the place is taken.  The views are in the nodes'
+ * order, so both lists are walked once. */
 static void explain(coordinator *c, const snapshot *s, const request *r, const node *chosen,
                     uint64_t now_ns) {
     decision *d = decisions_begin(&c->decisions, r, chosen->name, now_ns);
+    size_t view = 0;
     if (d == NULL) return;
     for (node *n = c->nodes.first; n != NULL; n = n->next) {
-        node_model *m = NULL;
-        const char *unfit_for = unfit(c, r, n, &m);
+        bool has_view = view < s->n && s->nodes[view] == n;
+        size_t at = has_view ? view++ : 0;
         if (node_find_model(n, r->model) == NULL) continue;
+        node_model *m = NULL;
         decision_node terms = {.in_flight = n->in_flight, .places = node_places(n)};
         (void)snprintf(terms.name, sizeof terms.name, "%.63s", n->name);
-        terms.left_out = why_not_now(s, n, &unfit_for);
-        for (size_t i = 0; i < s->n && terms.left_out == NULL; i++) {
-            if (s->nodes[i] != n) continue;
+        terms.left_out = unfit(c, r, n, &m);
+        if (terms.left_out == NULL)
+            terms.left_out = has_view ? why_not_now(s, at) : node_state_name(n->state);
+        if (terms.left_out == NULL) {
             terms.job = forecast_job(r, m);
-            terms.cost = router_estimate(&s->views[i], &terms.job);
+            terms.cost = router_estimate(&s->views[at], &terms.job);
         }
         decision_add(d, &terms);
     }

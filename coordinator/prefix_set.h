@@ -15,8 +15,8 @@
 enum { PREFIX_SET_MAX = 1024 };
 
 typedef struct prefix_set {
-    uint64_t *hashes; /* a ring of PREFIX_SET_MAX; 0: free */
-    size_t next;
+    struct prefix_table *table;
+    size_t next; /* in its ring */
     size_t n;
 } prefix_set;
 

@@ -128,6 +128,34 @@ static void only_what_is_confirmed_is_held(void **state) {
     prefix_set_release(&s);
 }
 
+/* Against a plain list: the same after thousands of additions and removals, of hashes that
+ * crowd together. */
+static void a_set_is_what_a_list_would_be(void **state) {
+    (void)state;
+    prefix_set s = {0};
+    uint64_t list[PREFIX_SET_MAX] = {0}, x = 88172645463325252u;
+    size_t next = 0;
+    for (int round = 0; round < 6000; round++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        uint64_t hash = (x % 3000) * (round % 2 == 0 ? 1 : 2048) + 1;
+        size_t at = 0;
+        while (at < PREFIX_SET_MAX && list[at] != hash)
+            at++;
+        assert_int_equal(prefix_set_has(&s, hash), at < PREFIX_SET_MAX);
+        if (x % 7 == 0) {
+            prefix_set_remove(&s, hash);
+            if (at < PREFIX_SET_MAX) list[at] = 0;
+        } else {
+            prefix_set_add(&s, hash);
+            if (at == PREFIX_SET_MAX) {
+                list[next] = hash;
+                next = (next + 1) % PREFIX_SET_MAX;
+            }
+        }
+    }
+    prefix_set_release(&s);
+}
+
 static void a_held_prompt_and_a_direct_path_win(void **state) {
     (void)state;
     rates slow, fast;
@@ -161,6 +189,7 @@ int main(void) {
         cmocka_unit_test(a_chain_covers_the_whole_beginning),
         cmocka_unit_test(of_a_long_conversation_the_last_beginnings_are_kept),
         cmocka_unit_test(only_what_is_confirmed_is_held),
+        cmocka_unit_test(a_set_is_what_a_list_would_be),
         cmocka_unit_test(a_held_prompt_and_a_direct_path_win),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
