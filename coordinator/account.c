@@ -21,7 +21,8 @@ static ledger_row row_of(const request *r, const node *n, const char *ended,
         .cached_tokens = r->cached_tokens,
         .completion_tokens = r->tokens,
         .reasoning_tokens = r->reasoning_tokens,
-        .queued_ms = ms_between(r->received_ns, r->sent_ns != 0 ? r->sent_ns : now_ns),
+        .queued_ms =
+            ms_between(r->received_ns, r->first_sent_ns != 0 ? r->first_sent_ns : now_ns),
         .first_token_ms =
             r->first_token_ns != 0 ? ms_between(r->received_ns, r->first_token_ns) : -1,
         .total_ms = total_ms};

@@ -85,7 +85,7 @@ static status on_tokens(void *context, const wire_tokens *tokens, error *err) {
 static token_stream_facts facts_of(const chat *t, const request *r) {
     return (token_stream_facts){
         .node = r->node->name,
-        .queue_ms = (double)(r->sent_ns - r->received_ns) * 1e-6,
+        .queue_ms = (double)(r->first_sent_ns - r->received_ns) * 1e-6,
         .first_token_ms = r->first_token_ns > r->received_ns
                               ? (double)(r->first_token_ns - r->received_ns) * 1e-6
                               : 0,

@@ -26,7 +26,7 @@ decision *decisions_begin(decisions *d, const request *r, const char *chosen, ui
     (void)snprintf(at->chosen, sizeof at->chosen, "%s", chosen);
     at->wall_ms = clock_wall_ms();
     at->attempt = r->attempts + 1;
-    at->waited_s = (double)(now_ns - r->received_ns) * 1e-9;
+    at->waited_s = (double)(now_ns - r->queued_ns) * 1e-9;
     return at;
 }
 

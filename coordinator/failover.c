@@ -6,6 +6,7 @@
  */
 #include "coordinator/request_parts.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/coordinator.h"
 #include <stdio.h>
@@ -19,6 +20,7 @@ static void queue_again(coordinator *c, request *r) {
     request_detach(c, r);
     r->epoch++;
     r->state = REQUEST_QUEUED;
+    r->queued_ns = clock_monotonic_ns(); /* what it has run does not count as waiting */
     admission_put_back(&c->queue, r);
     c->dispatch_due = true;
 }

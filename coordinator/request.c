@@ -83,6 +83,7 @@ void request_attach(coordinator *c, request *r, node *n, uint64_t now_ns) {
     r->state = REQUEST_SENT;
     r->node = n;
     r->sent_ns = now_ns;
+    if (r->first_sent_ns == 0) r->first_sent_ns = now_ns;
     r->attempts++;
     r->next_number = 0;
     note_node(r);
@@ -247,7 +248,7 @@ static void describe_full(const coordinator *c, const request *r, request_failur
 }
 
 static status submit(coordinator *c, request *r, request_failure *failure) {
-    r->received_ns = clock_monotonic_ns();
+    r->received_ns = r->queued_ns = clock_monotonic_ns();
     if (c->draining) {
         failure_set(failure, 503, "draining", "", 10, "the coordinator is shutting down");
         return STATUS_UNAVAILABLE;

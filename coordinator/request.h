@@ -88,7 +88,7 @@ struct request {
     uint64_t prompt_tokens, cached_tokens;
     wire_finish finish;   /* of the choice that ended last */
     uint64_t deadline_ns; /* the client's own; 0: none */
-    uint64_t received_ns, sent_ns, first_token_ns, last_token_ns;
+    uint64_t received_ns, queued_ns, first_sent_ns, sent_ns, first_token_ns, last_token_ns;
     uint64_t cancelled_ns;
     /* A stretch of decoding at one occupancy, for the rates. */
     uint64_t stretch_ns;

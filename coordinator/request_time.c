@@ -85,7 +85,7 @@ static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
     } else if (outlook != DISPATCH_POSSIBLE && outlook != DISPATCH_LOADING) {
         request_describe_outlook(c, r, DISPATCH_NO_NODE, &failure);
         request_fail(c, r, &failure);
-    } else if (older(now_ns, r->received_ns, c->options->queue_max_wait_s)) {
+    } else if (older(now_ns, r->queued_ns, c->options->queue_max_wait_s)) {
         failure_set(&failure, 429, "queue_timeout", "",
                     admission_retry_after_s(dispatch_expected_wait_s(c, r->model, NULL)),
                     "no node was free within queue.max_wait_s");

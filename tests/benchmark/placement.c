@@ -171,7 +171,7 @@ static void submit(sim_job *job) {
     request *r = request_new(&nobody, w.c->auth.open);
     if (r == NULL) exit(1);
     (void)snprintf(r->model, sizeof r->model, "m");
-    r->received_ns = now_ns();
+    r->received_ns = r->queued_ns = now_ns();
     r->state = REQUEST_QUEUED;
     r->prompt_bytes = job->prompt * (3.5 + sim_random(&w.random)); /* languages differ */
     job->request = r;

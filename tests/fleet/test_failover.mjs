@@ -99,6 +99,15 @@ await test('a frozen node that wakes later is told to stop, and what it still sa
     await rig.close();
 });
 
+await test('what an answer has run does not count as waiting: it waits for a place as long as any other', async () => {
+    const rig = await Rig.open([...limits, '--queue-max-wait-s', '2'], [['mortal', '--slots', '1', '--decode', '20', '--fault', 'die', '--fault-at', '50'], ['spare', '--slots', '1', '--decode', '12']]);
+    const [first, second] = [ask(rig.url, body({ stream: true, max_tokens: 54 })), until(async () => (await rig.node('mortal')).running === 1, 'it runs').then(() => ask(rig.url, body({ max_tokens: 36 })))];
+    assert.equal((await second).node, 'spare');
+    const list = events((await first).text);
+    assert.equal(content(list), words(54), JSON.stringify(list.at(-1)));
+    await rig.close();
+});
+
 // ---------------------------------------------------------------- real workers
 const said = (list) => list.filter((e) => e !== '[DONE]').map((e) => (e.choices?.[0]?.delta.reasoning_content ?? '') + (e.choices?.[0]?.delta.content ?? '')).join('');
 const quickly = ['--node-suspect-s', '0.5', '--node-reconnect-s', '0.3', '--mesh-beat-s', '0.1'];

@@ -68,7 +68,7 @@ static void several_choices_and_open_calls_are_obstacles(void **state) {
 static void decisions_are_kept_bounded_and_sorted(void **state) {
     (void)state;
     decisions d;
-    request r = {.received_ns = 1};
+    request r = {.queued_ns = 1};
     decisions_init(&d, 2);
     for (int i = 0; i < 3; i++) {
         (void)snprintf(r.request_id, sizeof r.request_id, "r%d", i);
