@@ -232,6 +232,9 @@ static status open_link(coordinator *c, error *err) {
     worker_link_params params = {.address = c->options->mesh,
                                  .curve_secret_file = c->options->mesh_curve_secret_file,
                                  .curve_allow_file = c->options->mesh_curve_allow_file,
+                                 .heartbeat_ms = (int)(c->options->mesh_heartbeat_s * 1000),
+                                 .heartbeat_timeout_ms =
+                                     (int)(c->options->mesh_heartbeat_timeout_s * 1000),
                                  .context = c,
                                  .on_message = on_message,
                                  .on_garbage = on_garbage,

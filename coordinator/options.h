@@ -41,6 +41,8 @@ typedef struct options {
     const char *mesh_curve_secret_file;
     const char *mesh_curve_allow_file;
     double mesh_beat_s;
+    double mesh_heartbeat_s;
+    double mesh_heartbeat_timeout_s;
 
     double node_suspect_s;
     double node_down_s;

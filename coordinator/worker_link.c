@@ -9,8 +9,6 @@
 #include <zmq.h>
 
 enum {
-    HEARTBEAT_MS = 1000,
-    HEARTBEAT_TIMEOUT_MS = 4000,
     QUEUE_MESSAGES = 4096, /* a peer and direction; credit keeps it far from full */
     LINGER_MS = 200        /* last CANCELs at the end */
 };
@@ -32,13 +30,13 @@ static status set_int(void *socket, int option, int value, const char *name, err
 }
 
 static status set_options(worker_link *link, error *err) {
-    static const struct {
+    const struct {
         int option, value;
         const char *name;
     } options[] = {
         {ZMQ_ROUTER_MANDATORY, 1, "ROUTER_MANDATORY"},
-        {ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS, "HEARTBEAT_IVL"},
-        {ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS, "HEARTBEAT_TIMEOUT"},
+        {ZMQ_HEARTBEAT_IVL, link->params.heartbeat_ms, "HEARTBEAT_IVL"},
+        {ZMQ_HEARTBEAT_TIMEOUT, link->params.heartbeat_timeout_ms, "HEARTBEAT_TIMEOUT"},
         {ZMQ_SNDHWM, QUEUE_MESSAGES, "SNDHWM"},
         {ZMQ_RCVHWM, QUEUE_MESSAGES, "RCVHWM"},
         {ZMQ_LINGER, LINGER_MS, "LINGER"},

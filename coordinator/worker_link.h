@@ -32,6 +32,8 @@ typedef struct worker_link_params {
     const char *address;           /* tcp://HOST:PORT */
     const char *curve_secret_file; /* "": plain text */
     const char *curve_allow_file;
+    int heartbeat_ms;         /* of the transport */
+    int heartbeat_timeout_ms; /* a peer that answers none for this is disconnected */
     void *context;
     void (*on_message)(void *context, const worker_peer *peer, const wire_message *message);
     /* A frame that is no message of this version; why names what is wrong. */

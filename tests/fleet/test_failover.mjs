@@ -127,14 +127,14 @@ async function twoWorkers(first = [], second = []) {
 }
 // Streams a request and kills the worker that runs it after its first tokens; again when the
 // stream was faster than the kill.
-async function broken(rig, request) {
+async function broken(rig, request, signal = 'SIGKILL') {
     for (let tries = 0; tries < 5; tries++) {
         const o = open(rig, { model: rig.model, stream: true, stream_options: { include_usage: true }, ...request });
         let killed = '';
         o.socket.on('data', () => {
             if (killed || (o.text.match(/content":"[^"]/g) ?? []).length < 5) return;
             killed = /X-Siliceo-Node: (\w+)/i.exec(o.text)[1];
-            rig.workers[killed].child.kill('SIGKILL');
+            rig.workers[killed].child.kill(signal);
         });
         await until(() => o.text.includes('[DONE]') || o.text.includes('"error"'), 'the end');
         o.socket.destroy();
@@ -159,6 +159,15 @@ for (const [kind, more] of [['greedy', { ...counting, temperature: 0 }], ['delib
         await rig.stop();
     });
 }
+await test('a real worker that stops and whose time to drain is over: the stream goes on at the other', async () => {
+    const now = ['--drain-limit-s', '0'], rig = await twoWorkers(now, now);
+    const unbroken = events((await ask(rig.url, { model: rig.model, stream: true, temperature: 0, ...endless })).text);
+    const { list, killed } = await broken(rig, { ...endless, temperature: 0 }, 'SIGTERM');
+    assert.equal(last(list).resumed, 'exact');
+    assert.equal(said(list), said(unbroken));
+    assert.equal((await rig.workers[killed].exited).code, 0);
+    await rig.stop();
+});
 await test('real workers with the same file and other arithmetic: it goes on, marked as approximate', async () => {
     const rig = await twoWorkers(['--kv', 'f32'], ['--kv', 'f16']);
     const { list } = await broken(rig, { ...counting, temperature: 0 });

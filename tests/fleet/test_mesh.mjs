@@ -19,7 +19,7 @@ await test('a stalled node that is then killed never blocks the others; its requ
         await (await fetch(rig.url + '/healthz')).text();
         slowest = Math.max(slowest, performance.now() - at);
     }
-    assert.ok(slowest < 500, `/healthz took ${slowest} ms`);
+    assert.ok(slowest < 1000, `/healthz took ${slowest} ms`);
     const at = performance.now();
     rig.fake('stalled').child.kill('SIGKILL');
     await until(async () => (await rig.node('stalled')).state !== 'ready', 'its end is seen', 3000);
@@ -73,7 +73,7 @@ await test('a slow node does not slow the streams of another', async () => {
     await until(() => o.text.includes('[DONE]'), 'the end');
     assert.equal(content(streamed(o)), words(60));
     gaps.sort((a, b) => a - b);
-    assert.ok(gaps[Math.floor(gaps.length * 0.9)] < 120, `gaps ${gaps.slice(-5)}`); // 20 ms are due
+    assert.ok(gaps[Math.floor(gaps.length * 0.9)] < 250, `gaps ${gaps.slice(-5)}`); // 20 ms are due
     for (const s of slow) s.socket.destroy();
     o.socket.destroy();
     await rig.idle();
