@@ -274,6 +274,77 @@ static void names_are_words_and_sorted(void **state) {
     node_table_release(&r.t);
 }
 
+static void process_engine_and_path_are_judged_apart(void **state) {
+    (void)state;
+    rig r = make_rig();
+    r.t.limits.slow_path_ms = 100;
+    node *n = ready_node(&r);
+    node_verdicts v;
+    wire_beat b = {.instance = 1, .state = WIRE_READY, .credit = 4, .running = 1};
+    b.rtt_us = 250000;
+    b.engine_age_ms = 70000;
+    node_table_beat(&r.t, n, &b, r.now);
+    node_judge_parts(n, &r.t.limits, r.now, &v);
+    assert_string_equal(v.process.word, "ok");
+    assert_string_equal(v.engine.word, "stalled");
+    assert_string_equal(v.path.word, "slow");
+    assert_non_null(strstr(v.path.reason, "250.0 ms"));
+    node_judge_parts(n, &r.t.limits, r.now + 4000, &v);
+    assert_string_equal(v.path.word, "silent");
+    node_table_disconnected(&r.t, 7, r.now);
+    node_judge_parts(n, &r.t.limits, r.now, &v);
+    assert_string_equal(v.process.word, "gone");
+    assert_string_equal(v.path.word, "broken");
+    node_table_bye(&r.t, n, "bye", r.now);
+    node_judge_parts(n, &r.t.limits, r.now, &v);
+    assert_string_equal(v.process.word, "left");
+    node_table_release(&r.t);
+}
+
+static void the_time_left_to_load_is_told_or_estimated(void **state) {
+    (void)state;
+    rig r = make_rig();
+    node *n = ready_node(&r);
+    assert_true(node_loading_left_s(n, r.now) < 0);
+    wire_beat b = {.instance = 1, .state = WIRE_LOADING, .loading_permille = 10};
+    node_table_beat(&r.t, n, &b, r.now);
+    assert_true(node_loading_left_s(n, r.now) < 0); /* too early to tell */
+    r.now += 10000;
+    b.loading_permille = 250;
+    node_table_heard(&r.t, n, 7, r.now);
+    node_table_beat(&r.t, n, &b, r.now);
+    double left_s = node_loading_left_s(n, r.now); /* a quarter took 10 s */
+    assert_true(left_s > 29 && left_s < 31);
+    b.loading_left_ms = 90000;
+    node_table_beat(&r.t, n, &b, r.now);
+    assert_non_null(strstr(n->reason, "25 %, about 90 s left"));
+    left_s = node_loading_left_s(n, r.now + 1000); /* since the beat */
+    assert_true(left_s > 88.9 && left_s < 89.1);
+    node_table_release(&r.t);
+}
+
+static void what_a_process_held_is_forgotten_with_it(void **state) {
+    (void)state;
+    rig r = make_rig();
+    node *n = ready_node(&r);
+    prefix_set_add(&n->models[0].held, 42);
+    assert_int_equal(hello(&r, "amber", "id1", 1, 7, &n), STATUS_OK); /* it says HELLO again */
+    assert_true(prefix_set_has(&n->models[0].held, 42));
+    node_table_disconnected(&r.t, 7, r.now);
+    assert_int_equal(hello(&r, "amber", "id2", 2, 8, &n), STATUS_OK);
+    assert_false(prefix_set_has(&n->models[0].held, 42));
+    node_table_release(&r.t);
+}
+
+static void lengths_of_answers_belong_to_the_model(void **state) {
+    (void)state;
+    rig r = make_rig();
+    node *a = ready_node(&r), *b = NULL;
+    assert_int_equal(hello(&r, "basalt", "id2", 2, 8, &b), STATUS_OK);
+    assert_ptr_equal(a->models[0].answers, b->models[0].answers);
+    node_table_release(&r.t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(silence_is_suspect_then_down_and_a_beat_brings_it_back),
@@ -287,6 +358,10 @@ int main(void) {
         cmocka_unit_test(a_link_that_takes_another_name_leaves_the_old_one),
         cmocka_unit_test(leaving_and_forgetting),
         cmocka_unit_test(names_are_words_and_sorted),
+        cmocka_unit_test(process_engine_and_path_are_judged_apart),
+        cmocka_unit_test(the_time_left_to_load_is_told_or_estimated),
+        cmocka_unit_test(what_a_process_held_is_forgotten_with_it),
+        cmocka_unit_test(lengths_of_answers_belong_to_the_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

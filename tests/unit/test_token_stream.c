@@ -204,6 +204,36 @@ static void no_cache_is_null_and_failure_is_one_event(void **state) {
     token_stream_release(&ts);
 }
 
+/* The node was lost between the last token and its DONE: the end comes again elsewhere. */
+static void a_resume_may_bring_the_finish_again(void **state) {
+    (void)state;
+    for (int streaming = 0; streaming < 2; streaming++) {
+        token_stream ts = open_stream(streaming == 1, false, 1);
+        json_text out = {0};
+        add(&ts, &out, piece(0, WIRE_CONTENT, "a", WIRE_FINISH_NONE));
+        add(&ts, &out, piece(0, WIRE_CONTENT, "b", WIRE_FINISH_LENGTH));
+        token_stream_resume(&ts);
+        add(&ts, &out, piece(0, WIRE_CONTENT, "", WIRE_FINISH_LENGTH));
+        token_stream_facts resumed = facts;
+        resumed.resumed = "exact";
+        token_stream_finish(&ts, &done, &resumed, &out);
+        assert_non_null(strstr(out.bytes, "\"resumed\":\"exact\""));
+        if (streaming == 0) {
+            assert_non_null(strstr(out.bytes, "\"content\":\"ab\""));
+        } else {
+            bool ends_well = false;
+            cJSON *list = events_of(&out, &ends_well);
+            assert_true(ends_well);
+            cJSON_Delete(list);
+            const char *finish = strstr(out.bytes, "\"finish_reason\":\"length\"");
+            assert_non_null(finish);
+            assert_null(strstr(finish + 1, "\"finish_reason\":\"length\""));
+        }
+        json_text_release(&out);
+        token_stream_release(&ts);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_has_role_reasoning_content_end_usage_and_done),
@@ -211,6 +241,7 @@ int main(void) {
         cmocka_unit_test(a_whole_reply_holds_all_parts),
         cmocka_unit_test(tokens_that_make_no_sense_are_refused),
         cmocka_unit_test(no_cache_is_null_and_failure_is_one_event),
+        cmocka_unit_test(a_resume_may_bring_the_finish_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
