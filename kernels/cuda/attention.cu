@@ -11,7 +11,7 @@
  * Cost    attention_tile is bound by float32 arithmetic,
  *         attention_half by loads from shared memory, two a product.
  * Oracle  kernels/cpu/attention_prepare.c, attention.c; compared in
- *         tests/kernels/test_cuda_mixers.cc.
+ *         tests/kernels/cuda_mixer_cases.c.
  */
 #include "kernels/cuda/act.cuh"
 #include "kernels/cuda/kv.cuh"

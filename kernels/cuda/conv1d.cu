@@ -3,7 +3,7 @@
  * Launch  conv1d_shape: grid (channels / 128, runs, pieces of 32 rows); in place (y is x) there is
  *         one piece.  The block that reads the old state (piece 0) also writes the new one.
  * Cost    one read and one write of the rows.
- * Oracle  kernels/cpu/conv1d.c; compared in tests/kernels/test_cuda_mixers.cc.
+ * Oracle  kernels/cpu/conv1d.c; compared in tests/kernels/cuda_mixer_cases.c.
  */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/mixers.h"

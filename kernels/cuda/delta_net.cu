@@ -13,7 +13,7 @@
  * Launch  the shapes in mixers.h; delta_net_chunks needs 62 KB of dynamic shared memory.
  * Limits  dim a multiple of 32, at most 128.
  * Source  Gated Delta Networks (Yang et al., 2024), section 3.3.
- * Oracle  kernels/cpu/delta_net.c; compared in tests/kernels/test_cuda_mixers.cc.
+ * Oracle  kernels/cpu/delta_net.c; compared in tests/kernels/cuda_mixer_cases.c.
  */
 #include "kernels/cuda/act.cuh"
 #include "kernels/cuda/delta_net.cuh"

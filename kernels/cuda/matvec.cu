@@ -6,7 +6,7 @@
  *         (matvec_choose); persistent: blocks stride over the rows.
  * Cost    one read of the weights for every T tokens: bound by bandwidth.
  * Oracle  kernels/cpu/dequantize.c with the same quantized activations, in float64; compared in
- *         tests/kernels/test_cuda_matvec.cc.
+ *         tests/kernels/cuda_matrix_cases.c.
  */
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/piece.cuh"

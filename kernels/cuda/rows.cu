@@ -3,7 +3,7 @@
  * Launch  the shapes in rows.h and act.h; no dynamic shared memory.
  * Cost    one read and one write of each row; a single row is bound by latency.
  * Oracle  kernels/cpu/embed.c, rmsnorm.c, swiglu.c, act.c (by its rule of rounding) and
- *         vector_argmax(); compared in tests/kernels/test_cuda_rows.cc.
+ *         vector_argmax(); compared in tests/kernels/cuda_row_cases.c.
  */
 #include "kernels/cuda/act.cuh"
 #include "kernels/cuda/rows.h"

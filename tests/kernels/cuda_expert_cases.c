@@ -133,7 +133,7 @@ static double experts_case(uint32_t type, uint32_t down_type, uint32_t n_ff, boo
     double most = 0, *expected = doubles_of(out->host, ROWS * E);
     for (int p = 0; p < PAIRS + ROWS; p++) {
         const int row = p < PAIRS ? p / USED : p - PAIRS, e = p < PAIRS ? experts[p] : N - 1;
-        double hidden[512], y[E];
+        double hidden[512] = {0}, y[E];
         if (p < PAIRS && missing && e == 1) {
             for (int i = 0; i < E; i++)
                 expected[row * E + i] +=
