@@ -113,6 +113,7 @@ typedef struct backend_cuda {
     cuda_span *spans;      /* [n_decode + 1] */
     size_t n_spans;
     bool has_act[INPUT_COUNT]; /* the input has quantized rows */
+    const float *norm;         /* of INPUT_HIDDEN, whose readers run it */
     uint32_t n_cols[INPUT_COUNT];
     cuda_experts experts;
     cuda_mode mode; /* of the running step */

@@ -45,38 +45,6 @@ static float *weight_rows(const backend_cuda *b, const cuda_span *s) {
     return cuda_rows(b, b->layout.work.weights, s->first_row, b->config->n_experts_used);
 }
 
-/* Ids of a trace for the rows of a span, NULL where the router chooses. */
-static const int32_t *routed_rows(const backend_cuda *b, const cuda_span *s, size_t layer) {
-    if (b->batch.routed == NULL) return NULL;
-    size_t row = layer * b->batch.view.n_rows + s->first_row;
-    return (const int32_t *)(const void *)cuda_rows(b, b->layout.work.routed, row,
-                                                    b->config->n_experts_used);
-}
-
-void cuda_route(backend *base, const layer_weights *l) {
-    backend_cuda *b = (backend_cuda *)base;
-    const model_config *c = b->config;
-    const cuda_work *w = &b->layout.work;
-    for (size_t i = 0; i < b->n_spans; i++) {
-        const cuda_span *s = &b->spans[i];
-        float *logits = cuda_rows(b, w->router_logits, s->first_row, c->n_experts);
-        const cuda_product products[] = {
-            {&l->router, logits, c->n_experts, false},
-            {&l->shared_gate, cuda_rows(b, w->shared_logit, s->first_row, 1), 1, false}};
-        cuda_multiply(b, s->decodes, products, 2, hidden_rows(b, s), hidden_acts(b, s),
-                      s->n_rows);
-        const router_cuda_args args = {.base = {.logits = logits,
-                                                .experts = chosen_rows(b, s),
-                                                .weights = weight_rows(b, s),
-                                                .logits_stride = c->n_experts,
-                                                .n_experts = c->n_experts,
-                                                .n_used = c->n_experts_used},
-                                       .routed =
-                                           routed_rows(b, s, (size_t)(l - b->weights->layers))};
-        cuda_launch(b, CUDA_KERNEL_router, router_shape(s->n_rows), &args);
-    }
-}
-
 /* The host learns what the router chose: distinct experts, ascending, with their rows. */
 static bool read_choice(backend_cuda *b, const cuda_span *s) {
     const model_config *c = b->config;

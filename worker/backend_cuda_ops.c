@@ -4,6 +4,7 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/mixers.h"
+#include "kernels/cuda/router.h"
 #include "kernels/cuda/rows.h"
 #include <math.h>
 #include <string.h>
@@ -41,41 +42,62 @@ static float *buffer_row(const backend_cuda *b, backend_buffer buffer, size_t ro
     return cuda_rows(b, offsets[buffer], row, n_cols);
 }
 
+/* Row `row` of a table of ids of experts. */
+static int32_t *id_row(const backend_cuda *b, uint64_t offset, size_t row) {
+    return (int32_t *)cuda_ptr(cuda_work_at(b, offset)) + row * b->config->n_experts_used;
+}
+
 static void begin_input(backend_cuda *b, backend_input in, uint32_t n_cols, input_forms forms) {
     b->n_cols[in] = n_cols;
     b->has_act[in] = cuda_wants_act(forms);
 }
 
+/* Rows of an input, from a row on. */
+static float *input_rows(const backend_cuda *b, backend_input in, size_t row) {
+    return cuda_rows(b, place_of(b, in).rows, row, b->n_cols[in]);
+}
+
+static void *input_acts(const backend_cuda *b, backend_input in, size_t row) {
+    return b->has_act[in] ? cuda_acts(b, place_of(b, in).acts, row, b->n_cols[in]) : NULL;
+}
+
 /* Norms. */
 
-static void run_norm(backend_cuda *b, const weight_vector *weight, backend_input in,
-                     const uint32_t *rows, uint32_t n_rows, input_forms forms) {
+static void run_norm(backend_cuda *b, const float *weight, const float *x, backend_input in,
+                     uint32_t first_row, const uint32_t *rows, uint32_t n_rows) {
     uint32_t dim = b->config->n_embd;
-    input_place to = place_of(b, in);
-    begin_input(b, in, dim, forms);
-    norm_args args;
-    memset(&args, 0, sizeof args);
-    args.x = buffer_row(b, BUFFER_RESIDUAL, 0, dim);
-    args.weight = weight->place;
-    args.y = cuda_rows(b, to.rows, 0, dim);
-    args.act = b->has_act[in] ? cuda_acts(b, to.acts, 0, dim) : NULL;
-    args.rows = rows;
-    args.x_stride = args.y_stride = dim;
-    args.act_stride = cuda_act_row_bytes(dim);
-    args.dim = dim;
-    args.eps = b->config->norm_eps;
+    const norm_args args = {.x = x,
+                            .weight = weight,
+                            .y = input_rows(b, in, first_row),
+                            .act = input_acts(b, in, first_row),
+                            .rows = rows,
+                            .x_stride = dim,
+                            .y_stride = dim,
+                            .act_stride = cuda_act_row_bytes(dim),
+                            .dim = dim,
+                            .eps = b->config->norm_eps};
     cuda_launch(b, CUDA_KERNEL_rmsnorm, rmsnorm_shape(&args, n_rows), &args);
 }
 
+/* The norm of a layer runs with what reads it: kernels of decoding rows norm for themselves
+ * where they can, which is cheaper than a launch. */
 void cuda_norm(backend *base, const weight_vector *weight, input_forms forms) {
     backend_cuda *b = (backend_cuda *)base;
-    run_norm(b, weight, INPUT_HIDDEN, NULL, b->batch.view.n_rows, forms);
+    begin_input(b, INPUT_HIDDEN, b->config->n_embd, forms);
+    b->norm = weight->place;
+}
+
+static void norm_span(backend_cuda *b, const cuda_span *s) {
+    run_norm(b, b->norm, buffer_row(b, BUFFER_RESIDUAL, s->first_row, b->config->n_embd),
+             INPUT_HIDDEN, s->first_row, NULL, s->n_rows);
 }
 
 void cuda_final_norm(backend *base, const weight_vector *weight, input_forms forms) {
     backend_cuda *b = (backend_cuda *)base;
-    run_norm(b, weight, INPUT_FINAL, cuda_ptr(cuda_work_at(b, b->layout.work.output_rows)),
-             b->batch.n_outputs, forms);
+    begin_input(b, INPUT_FINAL, b->config->n_embd, forms);
+    run_norm(b, weight->place, buffer_row(b, BUFFER_RESIDUAL, 0, b->config->n_embd),
+             INPUT_FINAL, 0, cuda_ptr(cuda_work_at(b, b->layout.work.output_rows)),
+             b->batch.n_outputs);
 }
 
 /* Matrices. */
@@ -88,31 +110,37 @@ static bool any_quantized(const cuda_product *list, size_t n) {
     return false;
 }
 
+static matvec_segment segment_of(const cuda_product *p) {
+    cuda_matrix m = cuda_matrix_of(p->matrix);
+    return (matvec_segment){.weights = p->matrix->place,
+                            .out = p->out,
+                            .row_bytes = m.row_bytes,
+                            .out_stride = p->out_stride,
+                            .split_d = m.split_d,
+                            .type = m.type,
+                            .n_rows = p->matrix->n_rows,
+                            .add = p->add};
+}
+
+/* norm: weights of the norm that the rows of x still need; NULL: they are as they should be. */
 static void multiply_few(backend_cuda *b, const cuda_product *list, size_t n, const float *x,
-                         const void *act, size_t n_rows) {
+                         const void *act, const float *norm, size_t n_rows) {
     CHECK(n > 0 && list[0].matrix != NULL);
     matvec_args args;
     memset(&args, 0, sizeof args);
     uint32_t n_cols = list[0].matrix->n_cols;
     args.x = x;
-    args.act = any_quantized(list, n) ? act : NULL;
+    args.act = norm == NULL && any_quantized(list, n) ? act : NULL;
+    args.norm = norm;
+    args.eps = b->config->norm_eps;
     args.x_stride = n_cols;
     args.act_stride = cuda_act_row_bytes(n_cols);
     args.n_cols = n_cols;
     args.n_tokens = (uint32_t)n_rows;
     args.n_segments = (uint32_t)n;
     CHECK_HOT(n <= MATVEC_MAX_SEGMENTS);
-    for (size_t i = 0; i < n; i++) {
-        cuda_matrix m = cuda_matrix_of(list[i].matrix);
-        args.segments[i] = (matvec_segment){.weights = list[i].matrix->place,
-                                            .out = list[i].out,
-                                            .row_bytes = m.row_bytes,
-                                            .out_stride = list[i].out_stride,
-                                            .split_d = m.split_d,
-                                            .type = m.type,
-                                            .n_rows = list[i].matrix->n_rows,
-                                            .add = list[i].add};
-    }
+    for (size_t i = 0; i < n; i++)
+        args.segments[i] = segment_of(&list[i]);
     cuda_shape shape;
     cuda_kernel kernel = matvec_choose(&args, (uint32_t)b->card.n_sms, &shape);
     cuda_launch(b, kernel, shape, &args);
@@ -168,7 +196,7 @@ static size_t multiply_many(backend_cuda *b, const cuda_product *list, size_t n,
 void cuda_multiply(backend_cuda *b, bool few, const cuda_product *list, size_t n,
                    const float *x, const void *act, size_t n_rows) {
     if (few) {
-        multiply_few(b, list, n, x, act, n_rows);
+        multiply_few(b, list, n, x, act, NULL, n_rows);
         return;
     }
     for (size_t i = 0; i < n;)
@@ -194,13 +222,25 @@ void cuda_multiply_gated(backend_cuda *b, const weight_matrix *gate, const weigh
     cuda_launch(b, kernel, shape, &args);
 }
 
-/* Rows of an input, from a row on. */
-static const float *input_rows(const backend_cuda *b, backend_input in, size_t row) {
-    return cuda_rows(b, place_of(b, in).rows, row, b->n_cols[in]);
+/* Whether multiply_few can norm for itself: integer products alone. */
+static bool norms_itself(const backend_cuda *b, const cuda_product *list, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (matvec_is_float((uint32_t)list[i].matrix->type)) return false;
+    }
+    return b->has_act[INPUT_HIDDEN] && b->config->n_embd <= MATVEC_MAX_NORM;
 }
 
-static void *input_acts(const backend_cuda *b, backend_input in, size_t row) {
-    return b->has_act[in] ? cuda_acts(b, place_of(b, in).acts, row, b->n_cols[in]) : NULL;
+/* Matrices on INPUT_HIDDEN, which is normed on the way. */
+static void multiply_hidden(backend_cuda *b, const cuda_span *s, const cuda_product *list,
+                            size_t n) {
+    if (s->decodes && norms_itself(b, list, n)) {
+        const float *x = buffer_row(b, BUFFER_RESIDUAL, s->first_row, b->config->n_embd);
+        multiply_few(b, list, n, x, NULL, b->norm, s->n_rows);
+        return;
+    }
+    norm_span(b, s);
+    cuda_multiply(b, s->decodes, list, n, input_rows(b, INPUT_HIDDEN, s->first_row),
+                  input_acts(b, INPUT_HIDDEN, s->first_row), s->n_rows);
 }
 
 void cuda_project(backend *base, backend_input in, const projection *list, size_t n) {
@@ -213,6 +253,10 @@ void cuda_project(backend *base, backend_input in, const projection *list, size_
             products[i] = (cuda_product){list[i].matrix,
                                          buffer_row(b, list[i].out, span->first_row, stride),
                                          stride, list[i].add};
+        }
+        if (in == INPUT_HIDDEN) {
+            multiply_hidden(b, span, products, n);
+            continue;
         }
         cuda_multiply(b, span->decodes, products, n, input_rows(b, in, span->first_row),
                       input_acts(b, in, span->first_row), span->n_rows);
@@ -246,12 +290,76 @@ void cuda_gated(backend *base, const weight_matrix *gate, const weight_matrix *u
         const cuda_product products[] = {
             {gate, cuda_rows(b, w->gated, row, n_ff), n_ff, false},
             {up, cuda_rows(b, w->gated_up, row, n_ff), n_ff, false}};
-        cuda_multiply(b, span->decodes, products, 2, input_rows(b, INPUT_HIDDEN, row),
-                      input_acts(b, INPUT_HIDDEN, row), span->n_rows);
+        multiply_hidden(b, span, products, 2);
     }
     float *out = cuda_rows(b, w->gated, 0, n_ff);
     cuda_swiglu(b, out, cuda_rows(b, w->gated_up, 0, n_ff), out, input_acts(b, INPUT_GATED, 0),
                 b->batch.view.n_rows, n_ff);
+}
+
+/* The router. */
+
+/* Logits of the router and of the shared expert's gate, and with them INPUT_HIDDEN. */
+static void run_router_logits(backend_cuda *b, const cuda_span *s, const cuda_product *list,
+                              size_t n) {
+    uint32_t dim = b->config->n_embd;
+    router_logits_args args = {.x = buffer_row(b, BUFFER_RESIDUAL, s->first_row, dim),
+                               .norm = b->norm,
+                               .y = input_rows(b, INPUT_HIDDEN, s->first_row),
+                               .act = input_acts(b, INPUT_HIDDEN, s->first_row),
+                               .x_stride = dim,
+                               .y_stride = dim,
+                               .act_stride = cuda_act_row_bytes(dim),
+                               .n_cols = dim,
+                               .n_tokens = s->n_rows,
+                               .n_segments = (uint32_t)n,
+                               .eps = b->config->norm_eps};
+    for (size_t i = 0; i < n; i++)
+        args.segments[i] = segment_of(&list[i]);
+    cuda_launch(b, CUDA_KERNEL_router_logits, router_logits_shape(&args), &args);
+}
+
+static bool all_float(const cuda_product *list, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (!matvec_is_float((uint32_t)list[i].matrix->type)) return false;
+    }
+    return true;
+}
+
+static void run_router(backend_cuda *b, const cuda_span *s, size_t layer, const float *logits) {
+    const model_config *c = b->config;
+    const cuda_work *w = &b->layout.work;
+    size_t routed_row = layer * b->batch.view.n_rows + s->first_row;
+    const router_cuda_args args = {
+        .base = {.logits = logits,
+                 .experts = id_row(b, w->chosen, s->first_row),
+                 .weights = cuda_rows(b, w->weights, s->first_row, c->n_experts_used),
+                 .logits_stride = c->n_experts,
+                 .n_experts = c->n_experts,
+                 .n_used = c->n_experts_used},
+        .routed = b->batch.routed != NULL ? id_row(b, w->routed, routed_row) : NULL};
+    cuda_launch(b, CUDA_KERNEL_router, router_shape(s->n_rows), &args);
+}
+
+void cuda_route(backend *base, const layer_weights *l) {
+    backend_cuda *b = (backend_cuda *)base;
+    const model_config *c = b->config;
+    const cuda_work *w = &b->layout.work;
+    for (size_t i = 0; i < b->n_spans; i++) {
+        const cuda_span *s = &b->spans[i];
+        float *logits = cuda_rows(b, w->router_logits, s->first_row, c->n_experts);
+        const cuda_product products[] = {
+            {&l->router, logits, c->n_experts, false},
+            {&l->shared_gate, cuda_rows(b, w->shared_logit, s->first_row, 1), 1, false}};
+        if (s->decodes && all_float(products, 2)) {
+            run_router_logits(b, s, products, 2);
+        } else {
+            norm_span(b, s);
+            cuda_multiply(b, s->decodes, products, 2, input_rows(b, INPUT_HIDDEN, s->first_row),
+                          input_acts(b, INPUT_HIDDEN, s->first_row), s->n_rows);
+        }
+        run_router(b, s, (size_t)(l - b->weights->layers), logits);
+    }
 }
 
 /* Logits. */

@@ -29,6 +29,7 @@
     X(matvec_f32)                                                                              \
     X(matmul_q8)                                                                               \
     X(matmul_f32)                                                                              \
+    X(router_logits)                                                                           \
     X(router)                                                                                  \
     X(experts_sort)                                                                            \
     X(experts_up)                                                                              \

@@ -207,6 +207,104 @@ DEVICE void prefetch_rows(const matvec_args &a, uint32_t row, uint32_t step) {
     }
 }
 
+/* ---- the norm ---- */
+
+/* Four columns of a row that a thread keeps: the first NORM_CHUNKS before the wait. */
+enum { NORM_CHUNKS = MATVEC_MAX_NORM / 4 / MATVEC_BLOCK };
+
+typedef struct norm_weights {
+    float4 w[NORM_CHUNKS];
+} norm_weights;
+
+DEVICE float4 zero_float4() {
+    return make_float4(0, 0, 0, 0);
+}
+
+DEVICE norm_weights norm_begin(const matvec_args &a) {
+    norm_weights n;
+#pragma unroll
+    for (uint32_t k = 0; k < NORM_CHUNKS; k++) {
+        const uint32_t c = threadIdx.x + k * MATVEC_BLOCK;
+        n.w[k] = zero_float4();
+        if (a.norm != 0 && c < a.n_cols / 4)
+            n.w[k] = load_float4(QUANT_F32, (const unsigned char *)a.norm, c);
+    }
+    return n;
+}
+
+DEVICE uint32_t magnitude_bits(float x) {
+    return __float_as_uint(x) & 0x7fffffffu;
+}
+DEVICE uint32_t max_u32(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+/* Chunk c of a row, quantized as act_store_group does it, into the place of its half; the 32
+ * values of a scale lie in eight neighbouring lanes.  Whole warps come here. */
+DEVICE void norm_store(uint4 *q, float2 *factor, uint32_t plane, uint32_t c, bool mine,
+                       const float4 &v) {
+    uint32_t bits = magnitude_bits(v.x);
+    bits = max_u32(bits, magnitude_bits(v.y));
+    bits = max_u32(bits, magnitude_bits(v.z));
+    bits = max_u32(bits, magnitude_bits(v.w));
+    for (int m = 4; m > 0; m /= 2)
+        bits = max_u32(bits, __shfl_xor_sync(FULL_WARP, bits, m));
+    const float amax = __uint_as_float(bits);
+    const bool sound = bits < 0x7f800000u, alive = sound && amax >= CUDA_ACT_LEAST_AMAX;
+    const float scale = alive ? amax / 127.0f : sound ? 0.0f : __uint_as_float(0x7fc00000u);
+    const float factor_of = alive ? 127.0f / amax : 0.0f;
+    const int q0 = __float2int_rn(v.x * factor_of), q1 = __float2int_rn(v.y * factor_of);
+    const int q2 = __float2int_rn(v.z * factor_of), q3 = __float2int_rn(v.w * factor_of);
+    const int sum = lanes_sum_int(alive ? q0 + q1 + q2 + q3 : 0, 4);
+    if (!mine) return;
+    const uint32_t e = c / 4;
+    const uint32_t to =
+        (e >> 1 & 1) * plane + piece_place(e / 16, e >> 3 & 1, e >> 2 & 1, e & 1);
+    const uint32_t word = ((uint32_t)q0 & 255) | ((uint32_t)q1 & 255) << 8 |
+                          ((uint32_t)q2 & 255) << 16 | (uint32_t)q3 << 24;
+    ((uint32_t *)(q + to))[c % 4] = alive ? word : 0;
+    if (c % 4 == 0) factor[to] = make_float2(scale, scale * (float)sum);
+}
+
+/* The block's rows of activations from rows of x; a barrier must follow. */
+DEVICE piece_acts norm_acts(const matvec_args &a, const norm_weights &weights, uint4 *shared,
+                            uint32_t first, uint32_t n) {
+    __shared__ float parts[MATVEC_BLOCK / WARP];
+    const uint32_t plane = (a.n_cols + 255) / 256 * 8;
+    float2 *factor = (float2 *)(shared + n * 2 * plane);
+    for (uint32_t t = 0; t < n; t++) {
+        const float4 *x = (const float4 *)(a.x + (first + t) * a.x_stride);
+        float4 v[NORM_CHUNKS];
+        float sum = 0;
+#pragma unroll
+        for (uint32_t k = 0; k < NORM_CHUNKS; k++) {
+            const uint32_t c = threadIdx.x + k * MATVEC_BLOCK;
+            v[k] = zero_float4();
+            if (c < a.n_cols / 4) v[k] = __ldcg(x + c);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < NORM_CHUNKS; k++) {
+            sum = fmaf(v[k].x, v[k].x, sum);
+            sum = fmaf(v[k].y, v[k].y, sum);
+            sum = fmaf(v[k].z, v[k].z, sum);
+            sum = fmaf(v[k].w, v[k].w, sum);
+        }
+        const float scale = 1.0f / sqrtf(block_sum(sum, parts) / (float)a.n_cols + a.eps);
+#pragma unroll
+        for (uint32_t k = 0; k < NORM_CHUNKS; k++) {
+            const uint32_t c = threadIdx.x + k * MATVEC_BLOCK;
+            if (k * MATVEC_BLOCK >= a.n_cols / 4) break;
+            const float4 w = weights.w[k];
+            const float4 y = make_float4(v[k].x * scale * w.x, v[k].y * scale * w.y,
+                                         v[k].z * scale * w.z, v[k].w * scale * w.w);
+            norm_store(shared + t * 2 * plane, factor + t * 2 * plane, plane, c,
+                       c < a.n_cols / 4, y);
+        }
+    }
+    const piece_acts acts = {shared, factor, plane};
+    return acts;
+}
+
 /* Rows of activations beyond n_tokens are not there: what stands in their places is multiplied
  * and thrown away. */
 template <int T, bool RARE> DEVICE void matvec_body(const matvec_args &a) {
@@ -219,9 +317,12 @@ template <int T, bool RARE> DEVICE void matvec_body(const matvec_args &a) {
     uint32_t s = segment_of(a, row);
     if (!RARE) segment_begin(a, s, row, step, raw);
     prefetch_rows(a, blockIdx.x * warps + threadIdx.x / WARP, step);
+    const norm_weights weights = norm_begin(a);
     launch_begin();
     piece_acts x = {shared, 0, 0};
-    if (wants_acts(a))
+    if (a.norm != 0)
+        x = norm_acts(a, weights, shared, first, n);
+    else if (wants_acts(a))
         x = piece_acts_copy(shared, (const unsigned char *)a.act + first * a.act_stride,
                             a.act_stride, a.n_cols, n);
     __syncthreads();

@@ -6,6 +6,9 @@
  * Inputs  act: quantized rows (act.h), for quantized types; x: float32 rows, for F32, F16 and
  *         BF16 weights.  Either may be NULL where no segment needs it.  act NULL with
  *         quantized types: dequantized weights against x (kernel matvec_f32).
+ *         norm: the rows are x / sqrt(mean(x^2) + eps) * norm, made by every block for itself;
+ *         quantized types alone, without act (they are quantized like act), n_cols at most
+ *         MATVEC_MAX_NORM.
  * Order   A token's result depends neither on the other tokens nor on the grid: every
  *         kernel of the q8 family sums in the same order.
  * Choice  matvec_choose() gives kernel and shape; n_sms is the multiprocessor count.
@@ -16,7 +19,12 @@
 #include "kernels/cuda/act.h"
 #include "kernels/cuda/weights.h"
 
-enum { MATVEC_MAX_SEGMENTS = 8, MATVEC_MAX_TOKENS = 8, MATVEC_BLOCK = 256 };
+enum {
+    MATVEC_MAX_SEGMENTS = 8,
+    MATVEC_MAX_TOKENS = 8,
+    MATVEC_BLOCK = 256,
+    MATVEC_MAX_NORM = 4096
+};
 
 typedef struct matvec_segment {
     const void *weights;
@@ -34,15 +42,16 @@ KERNEL_ARGS_SIZE(matvec_segment, 56);
 typedef struct matvec_args {
     const float *x;
     const void *act;
+    const float *norm;   /* weights of the norm; NULL: none */
     uint64_t x_stride;   /* floats */
     uint64_t act_stride; /* bytes */
     uint32_t n_cols;
     uint32_t n_tokens;
     uint32_t n_segments;
-    uint32_t reserved;
+    float eps; /* of the norm */
     matvec_segment segments[MATVEC_MAX_SEGMENTS];
 } matvec_args;
-KERNEL_ARGS_SIZE(matvec_args, 496);
+KERNEL_ARGS_SIZE(matvec_args, 504);
 
 static inline int matvec_is_float(uint32_t type) {
     return type == QUANT_F32 || type == QUANT_F16 || type == QUANT_BF16;
@@ -61,7 +70,7 @@ static inline uint64_t matvec_shared_bytes(uint32_t n_cols) {
 /* How many tokens a block takes at once: as many as fit in 48 KB. */
 static inline uint32_t matvec_tokens(const matvec_args *a) {
     uint32_t t = MATVEC_MAX_TOKENS;
-    const uint64_t row = a->act != NULL ? matvec_shared_bytes(a->n_cols) : 0;
+    const uint64_t row = a->act != NULL || a->norm != NULL ? matvec_shared_bytes(a->n_cols) : 0;
     while (t > 1 && (t / 2 >= a->n_tokens || t * row > 48 * 1024))
         t /= 2;
     return t;
@@ -85,7 +94,7 @@ static inline cuda_kernel matvec_choose(const matvec_args *a, uint32_t n_sms, cu
                              cuda_ceil_div(a->n_tokens, MATVEC_MAX_TOKENS), MATVEC_BLOCK);
         return CUDA_KERNEL_matvec_float;
     }
-    if (quantized && a->act == NULL) kernel = CUDA_KERNEL_matvec_f32;
+    if (quantized && a->act == NULL && a->norm == NULL) kernel = CUDA_KERNEL_matvec_f32;
     if (kernel == CUDA_KERNEL_matvec_any || kernel == CUDA_KERNEL_matvec_f32) tokens = 1;
     /* As many blocks as can be resident (the kernels' launch bounds): one more would wait for
      * a whole walk over the rows. */

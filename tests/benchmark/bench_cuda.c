@@ -18,6 +18,7 @@
 #include "worker/cuda_driver.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,12 +232,13 @@ typedef struct part {
 
 /* Segments on one input, over as many copies of the weights as pass the L2 cache. */
 static void time_matvec(const char *name, uint32_t n_cols, uint32_t n_tokens, const part *parts,
-                        uint32_t n_parts) {
+                        uint32_t n_parts, bool norm) {
     enum { TIMES = 48 };
     double bytes = 0;
     pool_used = 0;
     matvec_args args = {.x = take_floats((size_t)n_tokens * n_cols),
-                        .act = take_acts(n_tokens, n_cols),
+                        .act = norm ? NULL : take_acts(n_tokens, n_cols),
+                        .norm = norm ? take_floats(n_cols) : NULL,
                         .x_stride = n_cols,
                         .act_stride = cuda_act_row_bytes(n_cols),
                         .n_cols = n_cols,
@@ -643,24 +645,55 @@ static void time_grouped(uint32_t n_tokens) {
     report(name, 4, 256.0 * E * (double)a.row_bytes, 2.0 * E * F * pairs);
 }
 
+static void time_router_logits(void) {
+    enum { TIMES = 48 };
+    pool_used = 0;
+    router_logits_args a = {.x = take_floats(E),
+                            .norm = take_floats(E),
+                            .y = take(E * 4),
+                            .act = take(cuda_act_row_bytes(E)),
+                            .x_stride = E,
+                            .y_stride = E,
+                            .act_stride = cuda_act_row_bytes(E),
+                            .n_cols = E,
+                            .n_tokens = 1,
+                            .n_segments = 2,
+                            .eps = 1e-6f};
+    float *logits = take((N_EXPERTS + 1) * 4);
+    for (int i = 0; i < TIMES; i++) {
+        const float *w = take_floats((size_t)E * (N_EXPERTS + 1));
+        for (uint32_t s = 0; s < 2; s++)
+            a.segments[s] = (matvec_segment){.weights = w + s * E * N_EXPERTS,
+                                             .out = logits + s * N_EXPERTS,
+                                             .row_bytes = E * 4,
+                                             .out_stride = N_EXPERTS,
+                                             .type = QUANT_F32,
+                                             .n_rows = s ? 1 : N_EXPERTS};
+        ADD(router_logits, router_logits_shape(&a), a);
+    }
+    report("norm + router logits F32 257 x 2048", TIMES, 257.0 * E * 4, 0);
+}
+
 static void time_all(void) {
     static const part qkv[] = {{QUANT_Q5_K, 8192}, {QUANT_Q4_K, 4096}, {QUANT_Q4_K, 64}};
     static const part full[] = {{QUANT_Q4_K, 8192}, {QUANT_Q4_K, 512}, {QUANT_Q6_K, 512}};
-    static const part out[] = {{QUANT_Q4_K, 2048}}, router[] = {{QUANT_F32, 257}};
+    static const part out[] = {{QUANT_Q4_K, 2048}};
     static const part head[] = {{QUANT_Q6_K, 248320}}, split[] = {{CUDA_Q6_K_SPLIT, 248320}};
     static const part q8[] = {{QUANT_Q8_0, 8192}};
     pool = device_alloc(pool_bytes);
     time_rows();
-    time_matvec("matvec qkv + z + a/b, 12352 x 2048", 2048, 1, qkv, 3);
-    time_matvec("  2 tokens", 2048, 2, qkv, 3);
-    time_matvec("  4 tokens", 2048, 4, qkv, 3);
-    time_matvec("  8 tokens", 2048, 8, qkv, 3);
-    time_matvec("matvec q + k + v, 9216 x 2048", 2048, 1, full, 3);
-    time_matvec("matvec out, Q4_K 2048 x 4096", 4096, 1, out, 1);
-    time_matvec("matvec Q8_0 8192 x 2048", 2048, 1, q8, 1);
-    time_matvec("matvec router F32 257 x 2048", 2048, 1, router, 1);
-    time_matvec("matvec head, Q6_K 248320 x 2048", 2048, 1, head, 1);
-    time_matvec("matvec head, split Q6_K", 2048, 1, split, 1);
+    time_matvec("matvec qkv + z + a/b, 12352 x 2048", 2048, 1, qkv, 3, false);
+    time_matvec("  norm inside", 2048, 1, qkv, 3, true);
+    time_matvec("  2 tokens", 2048, 2, qkv, 3, false);
+    time_matvec("  4 tokens", 2048, 4, qkv, 3, false);
+    time_matvec("  8 tokens", 2048, 8, qkv, 3, false);
+    time_matvec("matvec q + k + v, 9216 x 2048", 2048, 1, full, 3, false);
+    time_matvec("  norm inside", 2048, 1, full, 3, true);
+    time_matvec("matvec out, Q4_K 2048 x 4096", 4096, 1, out, 1, false);
+    time_matvec("matvec Q8_0 8192 x 2048", 2048, 1, q8, 1, false);
+    time_router_logits();
+    time_matvec("matvec head, Q6_K 248320 x 2048", 2048, 1, head, 1, false);
+    time_matvec("matvec head, split Q6_K", 2048, 1, split, 1, false);
     time_experts(QUANT_Q4_K, 1);
     time_experts(CUDA_Q6_K_SPLIT, 1);
     time_experts(QUANT_Q4_K, 4);

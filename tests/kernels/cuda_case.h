@@ -209,6 +209,8 @@ double case_matvec(const kernel_device *device);
 double case_matvec_f32(const kernel_device *device);
 double case_matvec_company(const kernel_device *device);
 double case_split(const kernel_device *device);
+double case_matvec_norm(const kernel_device *device);
+double case_router_logits(const kernel_device *device);
 double case_matmul(const kernel_device *device);
 double case_matmul_f32(const kernel_device *device);
 double case_matmul_gated(const kernel_device *device);

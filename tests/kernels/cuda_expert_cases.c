@@ -1,6 +1,7 @@
 /* cuda_expert_cases.c - the router, routed experts and what prefill needs around them; cuda_cases.h. */
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/router.h"
+#include "kernels/rmsnorm.h"
 #include "tests/kernels/cuda_case.h"
 
 /* The bytes of n blocks of Q6_K in the order of CUDA_Q6_K_SPLIT. */
@@ -263,6 +264,68 @@ double case_combine(const kernel_device *device) {
         DIM,     1,       DIM,     DIM,          USED};
     moe_combine_rows(CPU_SCALAR, &oracle, 0, ROWS);
     const double most = relative_l2_f(get(out), expected->host, ROWS * DIM);
+    end();
+    return most;
+}
+
+/* The norm in float64, with the bits of float32 that the products then take. */
+static double logits_case(uint32_t n_cols, uint32_t type, bool quantized) {
+    enum { EXPERTS = 37, TOKENS = 3 };
+    buffer *x = floats(TOKENS * n_cols, -2, 2), *norm = floats(n_cols, 0.5f, 1.5f);
+    buffer *w[2] = {weights(type, EXPERTS, n_cols), weights(type, 1, n_cols)};
+    buffer *y = make(TOKENS * n_cols * 4), *act = make(TOKENS * cuda_act_row_bytes(n_cols));
+    buffer *out[2] = {make(TOKENS * EXPERTS * 4), make(TOKENS * 4)};
+    router_logits_args args = {.x = x->device,
+                               .norm = norm->device,
+                               .y = y->device,
+                               .act = quantized ? act->device : NULL,
+                               .x_stride = n_cols,
+                               .y_stride = n_cols,
+                               .act_stride = cuda_act_row_bytes(n_cols),
+                               .n_cols = n_cols,
+                               .n_tokens = TOKENS,
+                               .n_segments = 2,
+                               .eps = 1e-6f};
+    buffer *ey = make(y->bytes);
+    const rmsnorm_args oracle = {.x = x->host,
+                                 .weight = norm->host,
+                                 .y = ey->host,
+                                 .x_stride = n_cols,
+                                 .y_stride = n_cols,
+                                 .dim = n_cols,
+                                 .eps = 1e-6f};
+    rmsnorm_rows(CPU_SCALAR, &oracle, 0, TOKENS);
+    double *value = doubles_of(ey->host, TOKENS * n_cols), *expected[2];
+    for (int s = 0; s < 2; s++) {
+        const uint32_t n_rows = s ? 1 : EXPERTS;
+        args.segments[s] =
+            (matvec_segment){.weights = w[s]->device,
+                             .out = out[s]->device,
+                             .row_bytes = quant_row_bytes((quant_type)type, n_cols),
+                             .out_stride = n_rows,
+                             .type = type,
+                             .n_rows = n_rows};
+        expected[s] = doubles_of(get(out[s]), TOKENS * n_rows);
+        product(type, w[s]->host, n_rows, n_cols, value, TOKENS, expected[s]);
+    }
+    LAUNCH(router_logits, router_logits_shape(&args), args);
+    double most = relative_l2_f(get(y), ey->host, TOKENS * n_cols);
+    most = worse(relative_l2(get(out[0]), expected[0], TOKENS * EXPERTS), most);
+    most = worse(relative_l2(get(out[1]), expected[1], TOKENS), most);
+    if (quantized) {
+        dequantize_acts((const void *)get(act), args.act_stride, TOKENS, n_cols, value);
+        if (!(relative_l2(y->host, value, TOKENS * n_cols) < 0.01)) return 1;
+    }
+    return most;
+}
+
+double case_router_logits(const kernel_device *device) {
+    begin(device);
+    double most = worse(logits_case(96, QUANT_F32, true), logits_case(2592, QUANT_F32, true));
+    end();
+    begin(device);
+    most = worse(most, logits_case(2048, QUANT_F16, true));
+    most = worse(most, logits_case(52, QUANT_F32, false));
     end();
     return most;
 }

@@ -103,6 +103,68 @@ double case_matvec_company(const kernel_device *device) {
     return wrong;
 }
 
+/* Rows of x normed and quantized by the block are those of rmsnorm: values of x that are multiples
+ * of 1/4 make the sum of their squares exact in any order. */
+static double norm_inside(uint32_t type, uint32_t n_cols, uint32_t n_tokens) {
+    enum { ROWS = 30 };
+    buffer *w = weights(type, ROWS, n_cols), *norm = floats(n_cols, 0.5f, 1.5f);
+    buffer *x = floats(n_tokens * n_cols, -8, 8),
+           *act = make(n_tokens * cuda_act_row_bytes(n_cols));
+    buffer *out[2] = {make(n_tokens * ROWS * 4), make(n_tokens * ROWS * 4)};
+    float *v = x->host;
+    for (size_t i = 0; i < (size_t)n_tokens * n_cols; i++)
+        v[i] = rintf(v[i]) / 4;
+    put(x);
+    const norm_args normed = {.x = x->device,
+                              .weight = norm->device,
+                              .act = act->device,
+                              .x_stride = n_cols,
+                              .act_stride = cuda_act_row_bytes(n_cols),
+                              .dim = n_cols,
+                              .eps = 1e-6f};
+    LAUNCH(rmsnorm, rmsnorm_shape(&normed, n_tokens), normed);
+    for (int inside = 0; inside < 2; inside++) {
+        matvec_args args = {.x = x->device,
+                            .act = inside ? NULL : act->device,
+                            .norm = inside ? norm->device : NULL,
+                            .x_stride = n_cols,
+                            .act_stride = normed.act_stride,
+                            .n_cols = n_cols,
+                            .n_tokens = n_tokens,
+                            .n_segments = 1,
+                            .eps = 1e-6f};
+        args.segments[0] =
+            (matvec_segment){.weights = w->device,
+                             .out = out[inside]->device,
+                             .row_bytes = quant_row_bytes((quant_type)type, n_cols),
+                             .out_stride = ROWS,
+                             .type = type,
+                             .n_rows = ROWS};
+        cuda_shape shape;
+        const cuda_kernel kernel = matvec_choose(&args, 2, &shape);
+        gpu->launch(kernel, shape, &args, sizeof args);
+        get(out[inside]);
+    }
+    return memcmp(out[0]->host, out[1]->host, out[0]->bytes) != 0;
+}
+
+double case_matvec_norm(const kernel_device *device) {
+    static const uint32_t some[] = {QUANT_Q4_K, QUANT_Q5_K, QUANT_Q8_0, QUANT_IQ4_XS};
+    double wrong = 0;
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+        for (uint32_t tokens = 1; tokens < 4; tokens += 2) {
+            begin(device);
+            wrong += norm_inside(some[i], 256, tokens);
+            wrong += norm_inside(some[i], 2304, tokens);
+            end();
+        }
+    }
+    begin(device);
+    wrong += norm_inside(QUANT_Q8_0, 96, 9);
+    end();
+    return wrong;
+}
+
 /* Split Q6_K gives what raw Q6_K gives, whatever the company. */
 double case_split(const kernel_device *device) {
     begin(device);
