@@ -74,6 +74,106 @@ static void removal_works_anywhere_and_twice(void **state) {
     check(&q);
 }
 
+static void serve(admission *q, char *order) {
+    for (request *r = admission_first(q); r != NULL; r = admission_first(q)) {
+        size_t n = strlen(order);
+        order[n] = r->tenant->name[0];
+        order[n + 1] = '\0';
+        admission_take(q, r);
+        check(q);
+    }
+}
+
+static void keys_take_turns_however_many_wait(void **state) {
+    (void)state;
+    admission q = {.max_waiting = 100};
+    tenant a = {.name = "a"}, b = {.name = "b"}, c = {.name = "c"};
+    request r[12];
+    memset(r, 0, sizeof r);
+    for (size_t i = 0; i < 8; i++)
+        r[i].tenant = &a;
+    for (size_t i = 8; i < 11; i++)
+        r[i].tenant = &b;
+    r[11].tenant = &c;
+    for (size_t i = 0; i < 12; i++) {
+        assert_true(admission_add(&q, &r[i]));
+        check(&q);
+    }
+    assert_int_equal(a.n_waiting, 8);
+    char order[16] = "";
+    serve(&q, order);
+    assert_string_equal(order, "abcababaaaaa");
+    assert_int_equal(a.n_waiting + b.n_waiting + c.n_waiting, 0);
+}
+
+static void one_that_comes_late_is_next_but_has_saved_up_nothing(void **state) {
+    (void)state;
+    admission q = {.max_waiting = 100};
+    tenant a = {.name = "a"}, b = {.name = "b"};
+    request r[9];
+    memset(r, 0, sizeof r);
+    for (size_t i = 0; i < 6; i++) {
+        r[i].tenant = &a;
+        assert_true(admission_add(&q, &r[i]));
+    }
+    for (int i = 0; i < 3; i++)
+        admission_take(&q, admission_first(&q));
+    for (size_t i = 6; i < 9; i++) {
+        r[i].tenant = &b;
+        assert_true(admission_add(&q, &r[i]));
+    }
+    char order[16] = "";
+    serve(&q, order);
+    assert_string_equal(order, "bababa");
+}
+
+static void what_was_given_up_moves_its_key_s_others_up(void **state) {
+    (void)state;
+    admission q = {.max_waiting = 100};
+    tenant a = {.name = "a"}, b = {.name = "b"};
+    request r[12];
+    memset(r, 0, sizeof r);
+    for (size_t i = 0; i < 12; i++) {
+        r[i].tenant = i < 8 ? &a : &b;
+        assert_true(admission_add(&q, &r[i]));
+    }
+    for (size_t i = 0; i < 6; i++) {
+        admission_remove(&q, &r[i]);
+        check(&q);
+    }
+    char order[16] = "";
+    serve(&q, order);
+    assert_string_equal(order, "babab"
+                               "b");
+    /* The last that is given up leaves no gap for the next either. */
+    request more[3] = {{.tenant = &a}, {.tenant = &a}, {.tenant = &b}};
+    assert_true(admission_add(&q, &more[0]));
+    admission_remove(&q, &more[0]);
+    assert_true(admission_add(&q, &more[1]));
+    assert_true(admission_add(&q, &more[2]));
+    assert_int_equal(more[1].turn, more[2].turn);
+}
+
+static void a_key_s_own_bounds_hold(void **state) {
+    (void)state;
+    admission q = {.max_waiting = 100};
+    tenant a = {.name = "a", .limits = {.waiting = 2, .concurrent = 1}};
+    request r[4];
+    memset(r, 0, sizeof r);
+    for (size_t i = 0; i < 4; i++)
+        r[i].tenant = &a;
+    assert_true(admission_add(&q, &r[0]));
+    assert_true(admission_add(&q, &r[1]));
+    assert_false(admission_add(&q, &r[2]));
+    assert_true(admission_may_run(&r[0]));
+    a.n_running = 1;
+    assert_false(admission_may_run(&r[0]));
+    admission_take(&q, &r[0]);
+    assert_true(admission_add(&q, &r[2]));
+    admission_squeeze(&q, &r[3]);
+    assert_int_equal(a.n_waiting, 3);
+}
+
 static void retry_after_is_whole_seconds_within_reason(void **state) {
     (void)state;
     assert_int_equal(admission_retry_after_s(0), 1);
@@ -88,6 +188,10 @@ int main(void) {
         cmocka_unit_test(first_come_first_served_within_a_priority),
         cmocka_unit_test(a_full_queue_refuses_but_takes_back),
         cmocka_unit_test(removal_works_anywhere_and_twice),
+        cmocka_unit_test(keys_take_turns_however_many_wait),
+        cmocka_unit_test(one_that_comes_late_is_next_but_has_saved_up_nothing),
+        cmocka_unit_test(what_was_given_up_moves_its_key_s_others_up),
+        cmocka_unit_test(a_key_s_own_bounds_hold),
         cmocka_unit_test(retry_after_is_whole_seconds_within_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
