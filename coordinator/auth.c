@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+enum { MAX_LINE = 1000 };
+
 void tenant_ref(tenant *t) {
     t->refs++;
 }
@@ -168,19 +170,22 @@ static status add_line(auth *a, tenant ***tail, char *line, error *err) {
     return STATUS_OK;
 }
 
-static status read_file(auth *a, const char *path, error *err) {
+static bool is_key_line(char *line) {
+    line[strcspn(line, "\r\n")] = '\0';
+    return line[strspn(line, " \t")] != '\0' && line[0] != '#';
+}
+
+static status read_file(auth *a, tenant ***tail, const char *path, error *err) {
     FILE *file = fopen(path, "re");
     if (file == NULL) return error_set_errno(err, STATUS_IO, errno, "%s", path);
-    tenant **tail = &a->first;
-    char line[1000];
+    char line[MAX_LINE];
     status rc = STATUS_OK;
     for (int number = 1; rc == STATUS_OK && fgets(line, sizeof line, file) != NULL; number++) {
         error what = {0};
         bool cut = strchr(line, '\n') == NULL && strlen(line) + 1 == sizeof line;
-        line[strcspn(line, "\r\n")] = '\0';
-        if (line[strspn(line, " \t")] == '\0' || line[0] == '#') continue;
+        if (!is_key_line(line)) continue;
         rc = cut ? error_set(&what, STATUS_BAD_INPUT, "the line is too long")
-                 : add_line(a, &tail, line, &what);
+                 : add_line(a, tail, line, &what);
         if (rc != STATUS_OK) (void)error_set(err, rc, "%s:%d: %s", path, number, what.text);
     }
     explicit_bzero(line, sizeof line);
@@ -190,25 +195,42 @@ static status read_file(auth *a, const char *path, error *err) {
     return rc;
 }
 
-static status read_keys(auth *a, const char *path, error *err) {
+static status read_lines(auth *a, tenant ***tail, const char *lines, error *err) {
+    status rc = STATUS_OK;
+    while (*lines != '\0' && rc == STATUS_OK) {
+        char line[MAX_LINE];
+        error what = {0};
+        size_t n = strcspn(lines, "\n");
+        (void)snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1),
+                       lines);
+        lines += n + (lines[n] == '\n');
+        if (!is_key_line(line)) continue;
+        rc = add_line(a, tail, line, &what);
+        if (rc != STATUS_OK) (void)error_set(err, rc, "the ledger's keys: %s", what.text);
+    }
+    return rc;
+}
+
+static status read_keys(auth *a, const char *path, const char *lines, error *err) {
     memset(a, 0, sizeof *a);
     if (sodium_init() < 0) return error_set(err, STATUS_IO, "libsodium does not start");
     status rc = STATUS_OK;
-    if (path[0] == '\0') {
+    tenant **tail = &a->first;
+    if (path[0] == '\0' && lines == NULL) {
         a->open = tenant_new("open");
         if (a->open == NULL)
             rc = error_set(err, STATUS_NO_MEMORY, "no memory for a key");
         else
             a->open->limits.admin = true;
-    } else {
-        rc = read_file(a, path, err);
     }
+    if (path[0] != '\0') rc = read_file(a, &tail, path, err);
+    if (rc == STATUS_OK && lines != NULL) rc = read_lines(a, &tail, lines, err);
     if (rc != STATUS_OK) auth_close(a);
     return rc;
 }
 
-status auth_open(auth *a, const char *path, error *err) {
-    return read_keys(a, path, err);
+status auth_open(auth *a, const char *path, const char *lines, error *err) {
+    return read_keys(a, path, lines, err);
 }
 
 /* What was used of the old allowance is used of the new one. */
@@ -240,10 +262,10 @@ static void keep_standing(auth *a, tenant *old_first) {
     list_free(old_first);
 }
 
-status auth_reload(auth *a, const char *path, error *err) {
+status auth_reload(auth *a, const char *path, const char *lines, error *err) {
     if (a->open != NULL) return STATUS_OK;
     auth fresh;
-    status rc = read_keys(&fresh, path, err);
+    status rc = read_keys(&fresh, path, lines, err);
     if (rc != STATUS_OK) return rc;
     keep_standing(&fresh, a->first);
     *a = fresh;
@@ -322,6 +344,18 @@ const char *tenant_begin(tenant *t, uint64_t now_ms, double *retry_after_s) {
     t->requests_left -= 1;
     t->requests++;
     return NULL;
+}
+
+void tenant_used_elsewhere(tenant *t, uint64_t requests, uint64_t tokens, uint64_t now_ms) {
+    refill(t, now_ms);
+    /* The first time it is history; fewer than before: old rows were cleared away. */
+    if (t->heard_others && requests > t->others_requests)
+        t->requests_left -= (double)(requests - t->others_requests);
+    if (t->heard_others && tokens > t->others_tokens)
+        t->tokens_left -= (double)(tokens - t->others_tokens);
+    t->heard_others = true;
+    t->others_requests = requests;
+    t->others_tokens = tokens;
 }
 
 void tenant_take_back(tenant *t) {

@@ -45,7 +45,9 @@ typedef struct tenant {
     double requests_left,
         tokens_left; /* of the minute, refilled all the time; may be negative */
     uint64_t refilled_ms;
-    uint64_t requests, tokens; /* since the start */
+    uint64_t requests, tokens;               /* since the start */
+    uint64_t others_requests, others_tokens; /* at other coordinators, as last heard */
+    bool heard_others;
 } tenant;
 
 typedef struct auth {
@@ -54,11 +56,12 @@ typedef struct auth {
     tenant *open; /* whoever asks where there are no keys; NULL where there are */
 } auth;
 
-/* path "": no keys, everyone is "open".  On failure err names file, line and field,
+/* Keys of a file (path ""; none) and of lines that stand elsewhere, one a line (NULL: there is no
+ * such place).  Without either everyone is "open".  On failure err names file, line and field,
  * and *a holds nothing. */
-status auth_open(auth *a, const char *path, error *err);
-/* Read the file again.  On failure everything stays as it was. */
-status auth_reload(auth *a, const char *path, error *err);
+status auth_open(auth *a, const char *path, const char *lines, error *err);
+/* Read them again.  On failure everything stays as it was. */
+status auth_reload(auth *a, const char *path, const char *lines, error *err);
 void auth_close(auth *a); /* tenants that requests still hold go with the last of these */
 
 /* The tenant of a key; NULL: no such key.  key NULL or "" where keys exist is none. */
@@ -76,6 +79,10 @@ const char *tenant_begin(tenant *t, uint64_t now_ms, double *retry_after_s);
 void tenant_take_back(tenant *t);
 /* Its tokens, prompt and answer, once they are known. */
 void tenant_spend(tenant *t, uint64_t tokens, uint64_t now_ms);
+
+/* What its key has used at other coordinators in all; the difference to the last call is taken from
+ * what is left of the minute. */
+void tenant_used_elsewhere(tenant *t, uint64_t requests, uint64_t tokens, uint64_t now_ms);
 
 /* A new key of 256 random bits, and the hash for the file in hex. */
 void auth_make_key(char key[AUTH_KEY_SIZE], char hash_hex[2 * AUTH_HASH_BYTES + 1]);

@@ -11,7 +11,7 @@ static status check(config *c, options *o, int argc, char *argv[], error *err) {
     if (rc == STATUS_OK) rc = config_read(c, argc, argv, err);
     if (rc == STATUS_OK) rc = options_check(o, err);
     auth a;
-    if (rc == STATUS_OK && (rc = auth_open(&a, o->api_keys_file, err)) == STATUS_OK)
+    if (rc == STATUS_OK && (rc = auth_open(&a, o->api_keys_file, NULL, err)) == STATUS_OK)
         auth_close(&a);
     if (rc == STATUS_OK) rc = upstreams_check(o->upstream_servers, err);
     if (rc != STATUS_OK || o->mesh_curve_secret_file[0] == '\0') return rc;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -294,7 +295,11 @@ status coordinator_open(coordinator *c, error *err) {
     if (getrandom(&c->instance, sizeof c->instance, 0) < 0) c->instance = clock_monotonic_ns();
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (c->epoll < 0) return error_set_errno(err, STATUS_IO, errno, "epoll");
-    status rc = auth_open(&c->auth, c->options->api_keys_file, err);
+    status rc = STATUS_OK;
+    if (c->options->api_shared)
+        rc = ledger_read_keys(c->options->ledger_url, &c->shared_keys, err);
+    if (rc == STATUS_OK)
+        rc = auth_open(&c->auth, c->options->api_keys_file, c->shared_keys, err);
     /* Threads begin after this, so that none of them takes a signal. */
     if (rc == STATUS_OK) rc = open_signals(c, err);
     if (rc == STATUS_OK && c->options->ledger_url[0] != '\0') {
@@ -319,6 +324,7 @@ void coordinator_close(coordinator *c) {
     node_table_release(&c->nodes);
     decisions_release(&c->decisions);
     auth_close(&c->auth);
+    free(c->shared_keys);
     metrics_release(&c->metrics);
     if (c->signal_fd >= 0) (void)close(c->signal_fd);
     if (c->epoll >= 0) (void)close(c->epoll);
@@ -342,7 +348,7 @@ static void on_node_removed(void *context, const char *name) {
 /* SIGHUP: read again what may change; what is wrong stays as it was. */
 static void reload(coordinator *c) {
     error err = {0};
-    if (auth_reload(&c->auth, c->options->api_keys_file, &err) != STATUS_OK)
+    if (auth_reload(&c->auth, c->options->api_keys_file, c->shared_keys, &err) != STATUS_OK)
         log_error("reload-failed", "what=keys error=\"%s\"", err.text);
     else
         log_info("reload", "keys=%zu", c->auth.n_keys);
@@ -371,6 +377,26 @@ static void on_signal(coordinator *c) {
     }
 }
 
+/* Keys and their use go round the coordinators that share a database. */
+static void share_keys(coordinator *c, uint64_t now_ms) {
+    if (!c->options->api_shared) return;
+    error err = {0};
+    char *lines = ledger_take_news(c->ledger, &c->auth, now_ms);
+    if (lines != NULL && strcmp(lines, c->shared_keys) != 0) {
+        char *old = c->shared_keys;
+        c->shared_keys = lines;
+        lines = old;
+        if (auth_reload(&c->auth, c->options->api_keys_file, c->shared_keys, &err) != STATUS_OK)
+            log_error("reload-failed", "what=shared-keys error=\"%s\"", err.text);
+        else
+            log_info("reload", "keys=%zu", c->auth.n_keys);
+    }
+    free(lines);
+    if (now_ms < c->next_share_ms) return;
+    c->next_share_ms = now_ms + (uint64_t)(c->options->api_share_s * 1000);
+    ledger_share(c->ledger, &c->auth);
+}
+
 static void learn_paths(coordinator *c) {
     for (node *n = c->nodes.first; n != NULL && c->tailscale != NULL; n = n->next) {
         tailscale_path path = tailscale_path_of(c->tailscale, n->address);
@@ -387,6 +413,7 @@ static void tick(coordinator *c) {
     api_chat_tick(c, now_ms);
     http_server_tick(c->http, now_ms);
     ledger_tick(c->ledger);
+    share_keys(c, now_ms);
     upstreams_tick(c->upstreams, now_ms);
     tailscale_tick(c->tailscale, now_ms);
     learn_paths(c);

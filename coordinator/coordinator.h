@@ -47,7 +47,9 @@ typedef struct coordinator {
     tailscale *tailscale; /* NULL: not asked */
     node_table nodes;
     auth auth;
-    ledger *ledger; /* NULL: none is kept */
+    ledger *ledger;    /* NULL: none is kept */
+    char *shared_keys; /* lines of the keys that stand in the ledger; NULL: none do */
+    uint64_t next_share_ms;
     admission queue;
     request *buckets[REQUEST_BUCKETS]; /* by id */
     uint64_t last_request;

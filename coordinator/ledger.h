@@ -55,6 +55,16 @@ bool ledger_is_full(const ledger *l);
 /* Moves rows on that had no place in the ring; some times a second.  Accepts NULL. */
 void ledger_tick(ledger *l);
 ledger_stats ledger_get_stats(const ledger *l); /* accepts NULL */
+/* --- keys that several coordinators share: they stand in the database, and so does what each of them
+ * has given to a key, so that the rates hold over all of them (the second or so that this takes
+ * to go round aside) */
+/* All keys, as lines of a key file; at the start, before the loop.  The caller frees. */
+status ledger_read_keys(const char *url, char **lines, error *err);
+/* Tell what the keys have used, and ask for the others' use and the keys; io, each second. */
+void ledger_share(ledger *l, const auth *a);
+/* What came of it: uses are taken into account; NULL or the keys' lines, which the caller frees. */
+char *ledger_take_news(ledger *l, auth *a, uint64_t now_ms);
+
 /* Waits until all rows are written, or writing has failed for a few seconds.  Accepts NULL. */
 void ledger_close(ledger *l);
 

@@ -31,6 +31,9 @@ static const char *const steps[LEDGER_SCHEMA_VERSION] = {
     " PRIMARY KEY(instance, number));"
     "CREATE INDEX requests_received ON requests(received_ms)",
     "CREATE TABLE api_keys(name TEXT PRIMARY KEY, line TEXT NOT NULL)",
+    "CREATE TABLE api_use(name TEXT NOT NULL, instance BIGINT NOT NULL, requests BIGINT NOT "
+    "NULL,"
+    " tokens BIGINT NOT NULL, PRIMARY KEY(name, instance))",
 };
 
 static status fail(const postgres_store *s, const char *what, const PGresult *result,
@@ -183,12 +186,60 @@ static status store_put_key(ledger_store *base, const char *name, const char *li
                             error *err) {
     postgres_store *s = (postgres_store *)base;
     const char *const values[] = {name, line};
-    PGresult *result = PQexecParams(s->db,
-                                    "INSERT INTO api_keys VALUES($1, $2) ON CONFLICT(name) DO"
-                                    " UPDATE SET line = excluded.line",
-                                    2, NULL, values, NULL, NULL, 0);
+    const char *sql = line == NULL ? "DELETE FROM api_keys WHERE name = $1"
+                                   : "INSERT INTO api_keys VALUES($1, $2) ON CONFLICT(name) DO"
+                                     " UPDATE SET line = excluded.line";
+    PGresult *result =
+        PQexecParams(s->db, sql, line == NULL ? 1 : 2, NULL, values, NULL, NULL, 0);
     status rc =
         PQresultStatus(result) == PGRES_COMMAND_OK ? STATUS_OK : fail(s, "key", result, err);
+    if (rc == STATUS_OK && line == NULL && strcmp(PQcmdTuples(result), "0") == 0)
+        rc = error_set(err, STATUS_BAD_INPUT, "ledger: there is no key '%s'", name);
+    PQclear(result);
+    return rc;
+}
+
+static status store_put_use(ledger_store *base, uint64_t instance, const ledger_use *use,
+                            size_t n, error *err) {
+    postgres_store *s = (postgres_store *)base;
+    status rc = run(s, "BEGIN", err);
+    for (size_t i = 0; i < n && rc == STATUS_OK; i++) {
+        char numbers[3][NUMBER_SIZE];
+        (void)snprintf(numbers[0], NUMBER_SIZE, "%lld", (long long)instance);
+        (void)snprintf(numbers[1], NUMBER_SIZE, "%lld", (long long)use[i].requests);
+        (void)snprintf(numbers[2], NUMBER_SIZE, "%lld", (long long)use[i].tokens);
+        const char *const values[] = {use[i].name, numbers[0], numbers[1], numbers[2]};
+        PGresult *result = PQexecParams(
+            s->db,
+            "INSERT INTO api_use VALUES($1, $2, $3, $4) ON CONFLICT(name, instance) DO"
+            " UPDATE SET requests = excluded.requests, tokens = excluded.tokens",
+            4, NULL, values, NULL, NULL, 0);
+        if (PQresultStatus(result) != PGRES_COMMAND_OK) rc = fail(s, "use", result, err);
+        PQclear(result);
+    }
+    if (rc == STATUS_OK) rc = run(s, "COMMIT", err);
+    if (rc != STATUS_OK) PQclear(PQexec(s->db, "ROLLBACK"));
+    return rc;
+}
+
+static status store_uses(ledger_store *base, uint64_t instance, void *context,
+                         void (*line)(void *context, const ledger_use *use), error *err) {
+    postgres_store *s = (postgres_store *)base;
+    char number[NUMBER_SIZE];
+    (void)snprintf(number, sizeof number, "%lld", (long long)instance);
+    const char *const values[] = {number};
+    PGresult *result = PQexecParams(
+        s->db,
+        "SELECT name, SUM(requests)::bigint, SUM(tokens)::bigint FROM api_use WHERE"
+        " instance <> $1 GROUP BY name",
+        1, NULL, values, NULL, NULL, 0);
+    status rc =
+        PQresultStatus(result) == PGRES_TUPLES_OK ? STATUS_OK : fail(s, "use", result, err);
+    for (int i = 0; rc == STATUS_OK && i < PQntuples(result); i++) {
+        ledger_use use = {.requests = count_at(result, i, 1), .tokens = count_at(result, i, 2)};
+        (void)snprintf(use.name, sizeof use.name, "%s", PQgetvalue(result, i, 0));
+        line(context, &use);
+    }
     PQclear(result);
     return rc;
 }
@@ -211,6 +262,8 @@ static const ledger_store_ops ops = {.close = store_close,
                                      .insert = store_insert,
                                      .usage = store_usage,
                                      .put_key = store_put_key,
+                                     .put_use = store_put_use,
+                                     .uses = store_uses,
                                      .keys = store_keys};
 
 static void be_silent(void *context, const char *message) {

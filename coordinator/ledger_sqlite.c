@@ -23,6 +23,9 @@ static const char *const steps[LEDGER_SCHEMA_VERSION] = {
     " total_ms REAL NOT NULL, PRIMARY KEY(instance, number)) WITHOUT ROWID;"
     "CREATE INDEX requests_received ON requests(received_ms)",
     "CREATE TABLE api_keys(name TEXT PRIMARY KEY, line TEXT NOT NULL)",
+    "CREATE TABLE api_use(name TEXT NOT NULL, instance INTEGER NOT NULL, requests INTEGER NOT "
+    "NULL,"
+    " tokens INTEGER NOT NULL, PRIMARY KEY(name, instance))",
 };
 
 static status fail(const sqlite_store *s, const char *what, error *err) {
@@ -160,16 +163,71 @@ static status store_put_key(ledger_store *base, const char *name, const char *li
                             error *err) {
     sqlite_store *s = (sqlite_store *)base;
     sqlite3_stmt *q = NULL;
-    bool ok = sqlite3_prepare_v2(s->db,
-                                 "INSERT INTO api_keys VALUES(?1, ?2) ON CONFLICT(name) DO"
-                                 " UPDATE SET line = excluded.line",
-                                 -1, &q, NULL) == SQLITE_OK &&
+    const char *sql = line == NULL ? "DELETE FROM api_keys WHERE name = ?1"
+                                   : "INSERT INTO api_keys VALUES(?1, ?2) ON CONFLICT(name) DO"
+                                     " UPDATE SET line = excluded.line";
+    bool ok = sqlite3_prepare_v2(s->db, sql, -1, &q, NULL) == SQLITE_OK &&
               sqlite3_bind_text(q, 1, name, -1, SQLITE_STATIC) == SQLITE_OK &&
-              sqlite3_bind_text(q, 2, line, -1, SQLITE_STATIC) == SQLITE_OK &&
+              (line == NULL || sqlite3_bind_text(q, 2, line, -1, SQLITE_STATIC) == SQLITE_OK) &&
               sqlite3_step(q) == SQLITE_DONE;
     status rc = ok ? STATUS_OK : fail(s, "key", err);
     (void)sqlite3_finalize(q);
+    if (rc == STATUS_OK && line == NULL && sqlite3_changes(s->db) == 0)
+        rc = error_set(err, STATUS_BAD_INPUT, "ledger: there is no key '%s'", name);
     return rc;
+}
+
+static status store_put_use(ledger_store *base, uint64_t instance, const ledger_use *use,
+                            size_t n, error *err) {
+    sqlite_store *s = (sqlite_store *)base;
+    sqlite3_stmt *q = NULL;
+    status rc = run(s, "BEGIN IMMEDIATE", err);
+    if (rc != STATUS_OK) return rc;
+    bool ok = sqlite3_prepare_v2(
+                  s->db,
+                  "INSERT INTO api_use VALUES(?1, ?2, ?3, ?4) ON CONFLICT(name, instance)"
+                  " DO UPDATE SET requests = excluded.requests, tokens ="
+                  " excluded.tokens",
+                  -1, &q, NULL) == SQLITE_OK;
+    for (size_t i = 0; i < n && ok; i++) {
+        ok = sqlite3_bind_text(q, 1, use[i].name, -1, SQLITE_STATIC) == SQLITE_OK &&
+             sqlite3_bind_int64(q, 2, (sqlite3_int64)instance) == SQLITE_OK &&
+             sqlite3_bind_int64(q, 3, (sqlite3_int64)use[i].requests) == SQLITE_OK &&
+             sqlite3_bind_int64(q, 4, (sqlite3_int64)use[i].tokens) == SQLITE_OK &&
+             sqlite3_step(q) == SQLITE_DONE;
+        (void)sqlite3_reset(q);
+    }
+    if (!ok) rc = fail(s, "use", err);
+    (void)sqlite3_finalize(q);
+    if (rc == STATUS_OK) rc = run(s, "COMMIT", err);
+    if (rc != STATUS_OK) (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    return rc;
+}
+
+static status store_uses(ledger_store *base, uint64_t instance, void *context,
+                         void (*line)(void *context, const ledger_use *use), error *err) {
+    sqlite_store *s = (sqlite_store *)base;
+    sqlite3_stmt *q = NULL;
+    if (sqlite3_prepare_v2(
+            s->db,
+            "SELECT name, SUM(requests), SUM(tokens) FROM api_use WHERE instance <> ?1"
+            " GROUP BY name",
+            -1, &q, NULL) != SQLITE_OK ||
+        sqlite3_bind_int64(q, 1, (sqlite3_int64)instance) != SQLITE_OK) {
+        (void)sqlite3_finalize(q);
+        return fail(s, "use", err);
+    }
+    int rc;
+    while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
+        ledger_use use = {.requests = (uint64_t)sqlite3_column_int64(q, 1),
+                          .tokens = (uint64_t)sqlite3_column_int64(q, 2)};
+        const unsigned char *name = sqlite3_column_text(q, 0);
+        (void)snprintf(use.name, sizeof use.name, "%s", name == NULL ? "" : (const char *)name);
+        line(context, &use);
+    }
+    status result = rc == SQLITE_DONE ? STATUS_OK : fail(s, "use", err);
+    (void)sqlite3_finalize(q);
+    return result;
 }
 
 static status store_keys(ledger_store *base, void *context,
@@ -196,6 +254,8 @@ static const ledger_store_ops ops = {.close = store_close,
                                      .insert = store_insert,
                                      .usage = store_usage,
                                      .put_key = store_put_key,
+                                     .put_use = store_put_use,
+                                     .uses = store_uses,
                                      .keys = store_keys};
 
 static status prepare(sqlite_store *s, error *err) {

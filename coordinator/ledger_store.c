@@ -28,6 +28,16 @@ status ledger_store_put_key(ledger_store *s, const char *name, const char *line,
     return s->ops->put_key(s, name, line, err);
 }
 
+status ledger_store_put_use(ledger_store *s, uint64_t instance, const ledger_use *use, size_t n,
+                            error *err) {
+    return s->ops->put_use(s, instance, use, n, err);
+}
+
+status ledger_store_uses(ledger_store *s, uint64_t instance, void *context,
+                         void (*line)(void *context, const ledger_use *use), error *err) {
+    return s->ops->uses(s, instance, context, line, err);
+}
+
 status ledger_store_keys(ledger_store *s, void *context,
                          void (*line)(void *context, const char *line), error *err) {
     return s->ops->keys(s, context, line, err);

@@ -13,7 +13,7 @@
 #include "common/error.h"
 #include "coordinator/ledger.h"
 
-enum { LEDGER_SCHEMA_VERSION = 2 };
+enum { LEDGER_SCHEMA_VERSION = 3 };
 
 typedef enum ledger_by {
     LEDGER_BY_KEY,
@@ -31,6 +31,11 @@ typedef struct ledger_usage { /* one line of a sum */
     double mean_total_ms;
 } ledger_usage;
 
+typedef struct ledger_use { /* of one key, in all */
+    char name[AUTH_NAME_SIZE];
+    uint64_t requests, tokens;
+} ledger_use;
+
 typedef struct ledger_store ledger_store;
 typedef struct ledger_store_ops {
     void (*close)(ledger_store *s);
@@ -38,6 +43,10 @@ typedef struct ledger_store_ops {
     status (*usage)(ledger_store *s, ledger_by by, uint64_t since_ms, void *context,
                     void (*line)(void *context, const ledger_usage *usage), error *err);
     status (*put_key)(ledger_store *s, const char *name, const char *line, error *err);
+    status (*put_use)(ledger_store *s, uint64_t instance, const ledger_use *use, size_t n,
+                      error *err);
+    status (*uses)(ledger_store *s, uint64_t instance, void *context,
+                   void (*line)(void *context, const ledger_use *use), error *err);
     status (*keys)(ledger_store *s, void *context,
                    void (*line)(void *context, const char *line), error *err);
 } ledger_store_ops;
@@ -53,7 +62,12 @@ status ledger_store_insert(ledger_store *s, ledger_row *const *rows, size_t n, e
 /* Sums of rows received at or after since_ms, largest first. */
 status ledger_store_usage(ledger_store *s, ledger_by by, uint64_t since_ms, void *context,
                           void (*line)(void *context, const ledger_usage *usage), error *err);
-/* API keys that coordinators share: lines as in the key file, one a name. */
+/* What this coordinator's keys have used since it began, and what they have used at the others. */
+status ledger_store_put_use(ledger_store *s, uint64_t instance, const ledger_use *use, size_t n,
+                            error *err);
+status ledger_store_uses(ledger_store *s, uint64_t instance, void *context,
+                         void (*line)(void *context, const ledger_use *use), error *err);
+/* API keys that coordinators share: lines as in the key file, one a name; line NULL takes it away. */
 status ledger_store_put_key(ledger_store *s, const char *name, const char *line, error *err);
 status ledger_store_keys(ledger_store *s, void *context,
                          void (*line)(void *context, const char *line), error *err);

@@ -39,6 +39,11 @@ static const config_key keys[] = {
      "bytes kept for a slow reader before it is cut, KiB"},
     {"api.keys_file", CONFIG_STRING, FIELD(api_keys_file), "", 0, 0, NULL,
      "file with the API keys' hashes (see keygen --api); without one the API is open"},
+    {"api.shared", CONFIG_BOOL, FIELD(api_shared), "false", 0, 0, NULL,
+     "keys (keygen --store) and their rates stand in the ledger's database, for all its "
+     "coordinators"},
+    {"api.share_s", CONFIG_REAL, FIELD(api_share_s), "1", 0.05, 600, NULL,
+     "interval at which coordinators tell each other what keys have used, s"},
     {"upstream.server", CONFIG_LIST, FIELD(upstream_servers), "", 0, 0, NULL,
      "an OpenAI-compatible server as a node: NAME URL [key_env=V] [key_file=F] [models=A,B] "
      "[concurrent=N] [context=N]"},
@@ -156,6 +161,8 @@ status options_check(const options *o, error *err) {
         return error_set(err, STATUS_BAD_INPUT,
                          "http.tls_cert_file and http.tls_key_file go together");
     }
+    if (o->api_shared && o->ledger_url[0] == '\0')
+        return error_set(err, STATUS_BAD_INPUT, "api.shared: needs a ledger.url");
     bool curve = o->mesh_curve_secret_file[0] != '\0';
     if (curve != (o->mesh_curve_allow_file[0] != '\0')) {
         return error_set(err, STATUS_BAD_INPUT,

@@ -28,6 +28,8 @@ typedef struct options {
     int64_t http_stream_queue_kib;
 
     const char *api_keys_file;
+    bool api_shared;
+    double api_share_s;
     const char *upstream_servers; /* one a line */
     double upstream_check_s;
     double upstream_check_limit_s;

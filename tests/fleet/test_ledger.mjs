@@ -88,7 +88,7 @@ await test('a schema of a later version is refused, nothing is written', () => {
     execFileSync('cp', [sqlite, later]);
     execFileSync('sh', ['-c', `printf '\\000\\000\\000\\143' | dd of=${later} bs=1 seek=60 conv=notrunc 2>/dev/null`]);
     const r = run('usage', '--ledger-url', later);
-    assert.match(r.stderr, /version 99; this program knows up to 2/);
+    assert.match(r.stderr, /version 99; this program knows up to 3/);
 });
 // Another process takes the write lock, as a backup would, until the result is called.
 async function hold(path) {
@@ -163,6 +163,32 @@ if (bin === null || !existsSync(`${bin}/initdb`) || /without libpq/.test(built))
         assert.equal(by(shared, 'key', 'open').completion_tokens, 80);
         for (const rig of rigs) await rig.close();
     });
+    await test('PostgreSQL: keys, their removal and their rates hold over both coordinators', async () => {
+        const shared = url('keys');
+        const make = (...words) => {
+            const r = run('keygen', '--store', shared, ...words);
+            assert.equal(r.status, 0, r.stderr);
+            return { authorization: `Bearer ${r.stderr.trim().split('\n').at(-1)}` };
+        };
+        const root = make('root', 'admin=true'), alice = make('alice', 'requests_per_min=10'), before = globalThis.fetch;
+        globalThis.fetch = (at, options = {}) => before(at, { ...options, headers: { ...root, ...options.headers } });
+        const rigs = await Promise.all([0, 1].map(() => Rig.open(['--ledger-url', shared, '--api-shared', '--api-share-s', '0.1'], [['amber', '--decode', '1000']])));
+        const one = async (rig, headers) => (await ask(rig.url, body({ max_tokens: 1 }), headers)).status;
+        for (const rig of rigs) assert.equal(await one(rig, { authorization: 'Bearer nonsense' }), 401);
+        for (const rig of rigs) assert.equal(await one(rig, alice), 200);
+        await until(async () => sql('keys', "SELECT COUNT(*) FROM api_use WHERE name = 'alice' AND requests > 0") === '2', 'each told its use');
+        for (let i = 0; i < 8; i++) assert.equal(await one(rigs[0], alice), 200);
+        // Nine at the one and one at the other are ten: the other refuses, too, once it has heard.
+        await until(async () => await one(rigs[1], alice) === 429, 'the other coordinator refuses', 5000);
+        const bob = make('bob');
+        for (const rig of rigs) await until(async () => await one(rig, bob) === 200, 'bob may ask', 5000);
+        assert.equal(run('keygen', '--revoke', shared, 'bob').status, 0);
+        assert.match(run('keygen', '--revoke', shared, 'bob').stderr, /no key 'bob'/);
+        for (const rig of rigs) await until(async () => await one(rig, bob) === 401, 'bob may not', 5000);
+        for (const rig of rigs) await rig.close();
+        globalThis.fetch = before;
+        assert.ok(!/sk-siliceo/.test(sql('keys', 'SELECT * FROM api_keys')));
+    });
     await test('PostgreSQL: a restart of the server loses no row', async () => {
         const here = url('three');
         const rig = await Rig.open(['--ledger-url', here], [['amber', '--decode', '1000']]);
@@ -181,13 +207,13 @@ if (bin === null || !existsSync(`${bin}/initdb`) || /without libpq/.test(built))
         const rig = await Rig.open(['--ledger-url', here], [['amber', '--decode', '1000']]);
         await ask(rig.url, body({ max_tokens: 1 }));
         await rig.close();
-        sql('four', 'DROP TABLE api_keys; DELETE FROM siliceo_schema WHERE version = 2');
+        sql('four', 'DROP TABLE api_keys; DROP TABLE api_use; DELETE FROM siliceo_schema WHERE version > 1');
         const again = await Rig.open(['--ledger-url', here], []);
         await again.close();
-        assert.equal(sql('four', 'SELECT MAX(version) FROM siliceo_schema'), '2');
+        assert.equal(sql('four', 'SELECT MAX(version) FROM siliceo_schema'), '3');
         assert.equal(by(here, 'key', 'open').requests, 1);
         sql('four', 'INSERT INTO siliceo_schema VALUES(99)');
-        assert.match(run('serve', '--http', '127.0.0.1:0', '--mesh', 'tcp://127.0.0.1:0', '--ledger-url', here).stderr, /version 99; this program knows up to 2/);
+        assert.match(run('serve', '--http', '127.0.0.1:0', '--mesh', 'tcp://127.0.0.1:0', '--ledger-url', here).stderr, /version 99; this program knows up to 3/);
     });
     await test('a password in the url is not printed', () => {
         const secret = 'postgresql://siliceo:hunter2@/five?host=/nowhere';

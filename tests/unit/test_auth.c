@@ -45,7 +45,7 @@ static void a_key_is_found_by_itself_alone(void **state) {
     auth a;
     error err = {0};
     write_file("# two\nalice %s admin=true\n\nbob %s concurrent=2\r\n", hashes[0], hashes[1]);
-    assert_int_equal(auth_open(&a, path, &err), STATUS_OK);
+    assert_int_equal(auth_open(&a, path, NULL, &err), STATUS_OK);
     assert_int_equal(a.n_keys, 2);
     assert_string_equal(auth_find(&a, keys[0])->name, "alice");
     assert_true(auth_find(&a, keys[0])->limits.admin);
@@ -60,10 +60,10 @@ static void a_key_is_found_by_itself_alone(void **state) {
 static void without_a_file_everyone_is_open(void **state) {
     (void)state;
     auth a;
-    assert_int_equal(auth_open(&a, "", NULL), STATUS_OK);
+    assert_int_equal(auth_open(&a, "", NULL, NULL), STATUS_OK);
     assert_string_equal(auth_find(&a, NULL)->name, "open");
     assert_true(auth_find(&a, "whatever")->limits.admin);
-    assert_int_equal(auth_reload(&a, "", NULL), STATUS_OK);
+    assert_int_equal(auth_reload(&a, "", NULL, NULL), STATUS_OK);
     auth_close(&a);
 }
 
@@ -84,17 +84,17 @@ static void bad_lines_are_named_and_never_shown_where_a_key_may_stand(void **sta
     error err = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_file("ok %s\nalice %s %s\n", hashes[1], hashes[0], cases[i].options);
-        assert_int_equal(auth_open(&a, path, &err), STATUS_BAD_INPUT);
+        assert_int_equal(auth_open(&a, path, NULL, &err), STATUS_BAD_INPUT);
         assert_non_null(strstr(err.text, ":2: "));
         assert_non_null(strstr(err.text, cases[i].expected));
     }
     write_file("alice %s\n", keys[0]); /* the key in place of its hash */
-    assert_int_equal(auth_open(&a, path, &err), STATUS_BAD_INPUT);
+    assert_int_equal(auth_open(&a, path, NULL, &err), STATUS_BAD_INPUT);
     assert_null(strstr(err.text, keys[0]));
     write_file("alice %s\nalice %s\n", hashes[0], hashes[1]);
-    assert_int_equal(auth_open(&a, path, &err), STATUS_BAD_INPUT);
+    assert_int_equal(auth_open(&a, path, NULL, &err), STATUS_BAD_INPUT);
     assert_non_null(strstr(err.text, "twice"));
-    assert_int_equal(auth_open(&a, "/nonexistent/keys", &err), STATUS_IO);
+    assert_int_equal(auth_open(&a, "/nonexistent/keys", NULL, &err), STATUS_IO);
 }
 
 static void requests_of_a_minute_come_back_one_by_one(void **state) {
@@ -139,13 +139,13 @@ static void reading_again_keeps_standing_and_what_requests_hold(void **state) {
     error err = {0};
     double wait_s = 0;
     write_file("alice %s requests_per_min=2\nbob %s\n", hashes[0], hashes[1]);
-    assert_int_equal(auth_open(&a, path, &err), STATUS_OK);
+    assert_int_equal(auth_open(&a, path, NULL, &err), STATUS_OK);
     tenant *alice = auth_find(&a, keys[0]), *bob = auth_find(&a, keys[1]);
     assert_null(tenant_begin(alice, 1000, &wait_s));
     tenant_ref(bob); /* a request of bob's runs */
     bob->n_running = 1;
     write_file("alice %s requests_per_min=3\n", hashes[2]); /* a new key, a new limit, no bob */
-    assert_int_equal(auth_reload(&a, path, &err), STATUS_OK);
+    assert_int_equal(auth_reload(&a, path, NULL, &err), STATUS_OK);
     assert_null(auth_find(&a, keys[0]));
     assert_null(auth_find(&a, keys[1]));
     assert_ptr_equal(auth_find(&a, keys[2]), alice);
@@ -155,10 +155,49 @@ static void reading_again_keeps_standing_and_what_requests_hold(void **state) {
     assert_int_equal(bob->n_running, 1);
     assert_false(bob->listed);
     write_file("nonsense\n");
-    assert_int_equal(auth_reload(&a, path, &err), STATUS_BAD_INPUT);
+    assert_int_equal(auth_reload(&a, path, NULL, &err), STATUS_BAD_INPUT);
     assert_ptr_equal(auth_find(&a, keys[2]), alice);
     tenant_unref(bob);
     auth_close(&a);
+}
+
+static void keys_that_stand_elsewhere_count_as_the_file_s(void **state) {
+    (void)state;
+    auth a;
+    error err = {0};
+    char lines[400];
+    (void)snprintf(lines, sizeof lines, "bob %s concurrent=3\n\ncarol %s\n", hashes[1],
+                   hashes[2]);
+    write_file("alice %s\n", hashes[0]);
+    assert_int_equal(auth_open(&a, path, lines, &err), STATUS_OK);
+    assert_int_equal(a.n_keys, 3);
+    assert_int_equal(auth_find(&a, keys[1])->limits.concurrent, 3);
+    assert_int_equal(auth_reload(&a, path, "", &err), STATUS_OK);
+    assert_null(auth_find(&a, keys[1]));
+    assert_non_null(auth_find(&a, keys[0]));
+    (void)snprintf(lines, sizeof lines, "alice %s\n", hashes[1]);
+    assert_int_equal(auth_reload(&a, path, lines, &err), STATUS_BAD_INPUT);
+    assert_non_null(strstr(err.text, "the ledger's keys"));
+    auth_close(&a);
+    assert_int_equal(auth_open(&a, "", "", &err), STATUS_OK);
+    assert_null(auth_find(&a, keys[0])); /* none yet, and so nobody */
+    auth_close(&a);
+}
+
+static void use_at_other_coordinators_counts_once(void **state) {
+    (void)state;
+    tenant t = {.limits = {.requests_per_min = 10, .tokens_per_min = 1000},
+                .requests_left = 10,
+                .tokens_left = 1000};
+    tenant_used_elsewhere(&t, 500, 70000, 1000); /* before we began */
+    assert_true(t.requests_left > 9.9);
+    tenant_used_elsewhere(&t, 506, 70900, 1000);
+    tenant_used_elsewhere(&t, 506, 70900, 1000);
+    assert_true(t.requests_left > 3.9 && t.requests_left < 4.1);
+    assert_true(t.tokens_left > 99 && t.tokens_left < 101);
+    tenant_used_elsewhere(&t, 0, 0, 1000); /* old rows were cleared away */
+    tenant_used_elsewhere(&t, 1, 0, 1000);
+    assert_true(t.requests_left > 2.9 && t.requests_left < 3.1);
 }
 
 static void a_bearer_is_read_as_clients_write_it(void **state) {
@@ -178,6 +217,8 @@ int main(void) {
         cmocka_unit_test(requests_of_a_minute_come_back_one_by_one),
         cmocka_unit_test(tokens_that_were_overdrawn_are_paid_back_first),
         cmocka_unit_test(reading_again_keeps_standing_and_what_requests_hold),
+        cmocka_unit_test(keys_that_stand_elsewhere_count_as_the_file_s),
+        cmocka_unit_test(use_at_other_coordinators_counts_once),
         cmocka_unit_test(a_bearer_is_read_as_clients_write_it),
     };
     return cmocka_run_group_tests(tests, make_keys, remove_file);
