@@ -110,6 +110,7 @@ static status cuda_begin(backend *base, const batch *step, error *err) {
     b->failed = STATUS_OK;
     b->mode = MODE_PLAIN;
     cut_spans(b);
+    cuda_fetch_begin(b, cuda_picture(b, b->layout.work.fetch));
     send_batch(b);
     cuda_choose_mode(b);
     return step_status(b, err);
@@ -119,6 +120,7 @@ static status cuda_end(backend *base, error *err) {
     backend_cuda *b = (backend_cuda *)base;
     cuda_end_step(b);
     (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
+    cuda_fetch_settle(b);
     return step_status(b, err);
 }
 
@@ -220,8 +222,14 @@ static void cuda_page_load(backend *base, uint32_t page, const void *bytes) {
 }
 
 static void cuda_forget_experts(backend *base) {
-    const backend_cuda *b = (const backend_cuda *)base;
-    if (b->experts.cache != NULL) expert_cache_clear(b->experts.cache);
+    backend_cuda *b = (backend_cuda *)base;
+    if (b->experts.cache == NULL) return;
+    expert_cache_clear(b->experts.cache);
+    b->experts.tables_stale = true;
+    /* Whoever read a slot before it was filled again would compute with NaN. */
+    b->failed = STATUS_OK;
+    (void)CUDA_DO(b, cuMemsetD8Async, cuda_part_at(b, CUDA_PART_SLOTS), 0xff,
+                  b->layout.part_bytes[CUDA_PART_SLOTS], b->compute);
 }
 
 static void cuda_read_stats(const backend *base, model_stats *out) {

@@ -14,6 +14,7 @@
 #define SILICEO_WORKER_BACKEND_CUDA_H
 
 #include "kernels/cpu/pool.h"
+#include "kernels/cuda/experts_fetch.h"
 #include "kernels/cuda/launch.h"
 #include "worker/backend.h"
 #include "worker/cuda_driver.h"
@@ -61,6 +62,12 @@ typedef struct cuda_experts {
     int32_t *slots;         /* [n_experts] */
     expert_insert *inserts; /* [n_experts] */
     size_t n_active;
+    /* Steps whose missing experts the GPU brings in (backend_cuda_fetch.c). */
+    bool fetches;      /* the running step is one */
+    bool tables_stale; /* the device's tables are not the cache's */
+    uint32_t n_fetching_steps;
+    int32_t *tables;   /* pinned: slot_of, slot_owner, slot_step */
+    fetch_note *notes; /* pinned, [n_layers][FETCH_MAX_PAIRS]; NULL: the host ships */
     /* The CPU lane; NULL: off. */
     cuda_lane *lane;
     bool *on_cpu;            /* [n_experts]: the lane computes active[i] */
@@ -233,12 +240,26 @@ void cuda_swiglu(backend_cuda *b, const float *gate, const float *up, float *out
 /* lane: experts on the CPU, at the same time as the GPU (backend_cuda_lane.c) */
 status cuda_lane_open(cuda_lane **out, const backend_cuda *b, error *err);
 void cuda_lane_close(cuda_lane *lane); /* accepts NULL */
+/* Whether decoding rows leave missing experts to the lane rather than to the bus. */
+bool cuda_lane_pays(const backend_cuda *b);
 /* Mark the missing experts that the CPU takes, all or its share; slots say which miss. */
 void cuda_lane_choose(const backend_cuda *b, bool all);
 /* Compute what is marked for rows whose hidden state is in experts.hidden, and send the outputs
  * of its pairs to `to`, [pairs][n_embd] on the device. */
 void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows, cuda_pointer to);
 
+/* fetch: decoding steps without a look of the host (backend_cuda_fetch.c) */
+status cuda_fetch_init(backend_cuda *b, error *err);
+/* Choose for the running step whether the GPU fetches; *step is what is sent with the batch. */
+void cuda_fetch_begin(backend_cuda *b, fetch_step *step);
+/* Launch between the router and the experts of a layer; experts is on the device. */
+void cuda_fetch_layer(backend_cuda *b, const layer_weights *l, uint32_t layer,
+                      const int32_t *experts);
+/* The step is over: the cache learns what the GPU did. */
+void cuda_fetch_settle(backend_cuda *b);
+
+/* Pinned memory; *out is a pointer. */
+status cuda_pin(backend_cuda *b, void *out, size_t bytes, error *err);
 status cuda_experts_init(backend_cuda *b, error *err);
 void cuda_experts_release(backend_cuda *b);
 

@@ -3,7 +3,8 @@
  * Where every expert has a slot, nothing waits for the host.  Otherwise the host reads the
  * router's choice, asks the cache, and ships what is missing over the stream h2d:
  *
- *   decoding rows   missing records go to slots (as many as the cache lets in) or to the
+ *   decoding rows   where all records are pinned the GPU fetches (backend_cuda_fetch.c); else
+ *                   missing records go to slots (as many as the cache lets in) or to the
  *                   staging records behind them; then two launches do all experts
  *   prompt rows     wave 0 computes what is in slots while wave 1 is on its way; each wave
  *                   brings CUDA_WAVE_EXPERTS records, into slots for experts that the last
@@ -497,10 +498,12 @@ void cuda_expert_layer(backend *base, const layer_weights *l, uint32_t layer_ind
         bool two = s->decodes;
         if (b->experts.cache == NULL)
             b->experts.lookups += s->n_rows * b->config->n_experts_used;
-        if (two && b->experts.cache != NULL)
+        if (two && b->experts.fetches) {
+            cuda_fetch_layer(b, l, layer_index, chosen_rows(b, s));
+        } else if (two && b->experts.cache != NULL) {
             two = read_choice(b, s) && gather_step(b, l, layer_index);
-        if (two && b->experts.cache != NULL)
-            cuda_lane_run(b, l, s->n_rows, cuda_work_at(b, b->layout.work.foreign));
+            if (two) cuda_lane_run(b, l, s->n_rows, cuda_work_at(b, b->layout.work.foreign));
+        }
         cuda_begin_segment(b);
         if (two)
             run_step(b, s, l, layer_index, quantized || shared_quantized);
@@ -522,7 +525,7 @@ static status init_events(backend_cuda *b, error *err) {
     return rc;
 }
 
-static status pin(backend_cuda *b, void *out, size_t bytes, error *err) {
+status cuda_pin(backend_cuda *b, void *out, size_t bytes, error *err) {
     void *at = NULL;
     status rc = CUDA_CALL(b->driver, err, cuMemHostAlloc, &at, bytes, 0);
     memcpy(out, &at, sizeof at);
@@ -534,13 +537,13 @@ static status init_pinned(backend_cuda *b, error *err) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
     size_t n = c->n_experts;
-    status rc = pin(b, &x->records, c->n_layers * n * sizeof *x->records, err);
+    status rc = cuda_pin(b, &x->records, c->n_layers * n * sizeof *x->records, err);
     if (rc == STATUS_OK) {
-        rc = pin(b, &x->wave_records, CUDA_MOST_WAVES * n * sizeof *x->wave_records, err);
+        rc = cuda_pin(b, &x->wave_records, CUDA_MOST_WAVES * n * sizeof *x->wave_records, err);
     }
     if (rc == STATUS_OK) {
-        rc = pin(b, &x->chosen,
-                 (size_t)b->params.max_rows * c->n_experts_used * sizeof *x->chosen, err);
+        rc = cuda_pin(b, &x->chosen,
+                      (size_t)b->params.max_rows * c->n_experts_used * sizeof *x->chosen, err);
     }
     return rc;
 }
@@ -564,7 +567,7 @@ static status init_lane(backend_cuda *b, error *err) {
     cuda_experts *x = &b->experts;
     if (b->params.lane == CPU_LANE_OFF) return STATUS_OK;
     size_t hidden = (size_t)b->params.max_rows * b->config->n_embd * sizeof(float);
-    status rc = pin(b, &x->hidden, hidden, err);
+    status rc = cuda_pin(b, &x->hidden, hidden, err);
     if (rc == STATUS_OK) rc = measure_journey(b, err);
     if (rc == STATUS_OK) rc = cuda_lane_open(&x->lane, b, err);
     return rc;
@@ -593,7 +596,7 @@ static status open_host_tier(backend_cuda *b, uint32_t n_records, error *err) {
     cuda_experts *x = &b->experts;
     size_t n_all = (size_t)b->config->n_layers * b->config->n_experts;
     status rc = STATUS_OK;
-    if (n_records >= n_all) rc = pin(b, &x->all, n_all * b->layout.slot_bytes, err);
+    if (n_records >= n_all) rc = cuda_pin(b, &x->all, n_all * b->layout.slot_bytes, err);
     const host_tier_params params = {.weights = b->weights,
                                      .n_experts = b->config->n_experts,
                                      .n_records = n_records,
@@ -628,6 +631,20 @@ static status fill_all_slots(backend_cuda *b, error *err) {
     return rc;
 }
 
+/* No first prompt meets empty slots: what it would stream is here by the share of the slots. */
+static status fill_slots(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    size_t n = expert_cache_fill(x->cache), bytes = n * b->layout.slot_bytes;
+    size_t layer_bytes = b->config->n_experts * b->layout.slot_bytes;
+    status rc = STATUS_OK;
+    for (uint32_t i = 0; i < b->config->n_layers && rc == STATUS_OK; i++) {
+        rc = CUDA_CALL(b->driver, err, cuMemcpyHtoD, slot_at(b, (uint32_t)(i * n)),
+                       x->all + i * layer_bytes, bytes);
+        x->bytes_moved += bytes;
+    }
+    return rc;
+}
+
 status cuda_experts_init(backend_cuda *b, error *err) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
@@ -658,9 +675,11 @@ status cuda_experts_init(backend_cuda *b, error *err) {
     if (cuda_pins_all(b)) wish = (uint32_t)n_all;
     rc = open_host_tier(b, wish > least ? wish : least, err);
     if (rc == STATUS_OK) rc = init_lane(b, err);
+    if (rc == STATUS_OK) rc = cuda_fetch_init(b, err);
     if (rc != STATUS_OK) return rc;
-    return expert_cache_new(&x->cache, c->n_layers, c->n_experts, c->n_experts_used,
-                            b->layout.n_slots, b->params.inserts_per_layer, err);
+    rc = expert_cache_new(&x->cache, c->n_layers, c->n_experts, c->n_experts_used,
+                          b->layout.n_slots, b->params.inserts_per_layer, err);
+    return rc == STATUS_OK && x->all != NULL ? fill_slots(b, err) : rc;
 }
 
 void cuda_experts_release(backend_cuda *b) {
@@ -668,7 +687,8 @@ void cuda_experts_release(backend_cuda *b) {
     const cuda_driver *d = b->driver;
     cuda_lane_close(x->lane);
     close_host_tier(b);
-    void *pinned[] = {x->hidden, x->all, x->chosen, x->wave_records, x->records};
+    void *pinned[] = {x->notes,  x->tables,       x->hidden, x->all,
+                      x->chosen, x->wave_records, x->records};
     for (size_t i = 0; i < sizeof pinned / sizeof pinned[0]; i++) {
         if (pinned[i] != NULL) (void)d->cuMemFreeHost(pinned[i]);
     }

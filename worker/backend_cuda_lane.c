@@ -2,10 +2,11 @@
  *
  * The lane reads matrices where the file is mapped, or, where there is no room for the file's
  * pages beside the records in RAM, from those, bringing Q6_K back into the file's form.  It has
- * the CPU backend's kernels and its own quantization of the rows, so a bit may depend on who computed an expert; off, none
- * does.  Of a layer's missing experts the CPU takes those that the fewest rows use, as
- * many as it finishes in the time that the bus needs for the others; both times are
- * measured as they happen.
+ * the CPU backend's kernels and its own quantization of the rows, so a bit may depend on who
+ * computed an expert; off, none does.  Of a layer's missing experts the CPU takes those that the
+ * fewest rows use, as many as it finishes in the time that the bus needs for the others; both
+ * times are measured as they happen.  Where all records are pinned and a record's journey is
+ * shorter than the lane with its look, the lane takes none: the GPU fetches faster.
  */
 #include "worker/backend_cuda.h"
 
@@ -16,6 +17,8 @@
 
 /* A row more of an expert costs this part of what its first row does: weights are read once. */
 static const double ROW_SHARE = 0.25;
+/* A layer that the lane works on stops for a look of the host. */
+static const double LOOK_NS = 25e3;
 /* Each measurement's weight in the running mean. */
 static const double NEWEST = 0.1;
 /* Experts of a layer that come from records at most, and the pieces that one is cut into. */
@@ -39,6 +42,7 @@ struct cuda_lane {
     uint32_t *record_of; /* [MOST_RECORDS]: i of active[i] */
     bool *row_needed;    /* [max_rows] */
     double expert_ns;    /* an expert with one row */
+    bool pays;           /* decided once, so that a text does not depend on the hour */
 };
 
 static bool is_split(const weight_experts *w) {
@@ -83,6 +87,8 @@ status cuda_lane_open(cuda_lane **out, const backend_cuda *b, error *err) {
     lane->cpu.params = b->params;
     lane->cpu.n_threads = pool_n_threads(b->threads);
     lane->expert_ns = 400e3 / lane->cpu.n_threads;
+    lane->pays = b->params.lane == CPU_LANE_ALL || b->experts.all == NULL ||
+                 lane->expert_ns + LOOK_NS < b->experts.ship_ns;
     lane->max_pairs = rows * c->n_experts_used;
     status rc = cpu_work_init(&lane->cpu, err);
     if (rc != STATUS_OK) return rc;
@@ -124,6 +130,10 @@ void cuda_lane_close(cuda_lane *lane) {
     free(lane);
 }
 
+bool cuda_lane_pays(const backend_cuda *b) {
+    return b->experts.lane != NULL && b->experts.lane->pays;
+}
+
 static uint32_t rows_of(const cuda_experts *x, size_t i) {
     int32_t e = x->active[i];
     return x->first[e + 1] - x->first[e];
@@ -146,7 +156,7 @@ static size_t rarest(const cuda_experts *x) {
 void cuda_lane_choose(const backend_cuda *b, bool all) {
     const cuda_experts *x = &b->experts;
     memset(x->on_cpu, 0, b->config->n_experts * sizeof *x->on_cpu);
-    if (x->lane == NULL) return;
+    if (x->lane == NULL || (!all && !x->lane->pays)) return;
     size_t n_left = 0;
     for (size_t i = 0; i < x->n_active; i++)
         n_left += x->slots[i] == EXPERT_MISS;

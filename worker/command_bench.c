@@ -5,8 +5,8 @@
  * first token, decode from there to the end.  Of --repeat runs the one with the fastest
  * decode is reported; the first also warms caches up.
  *
- * --cold begins with a run from empty expert slots, whose figures are those with cold_, first
- * and turn in their names.  --routing replays a trace (routing_trace.h), and --skip leaves
+ * --cold begins with the first run after loading (figures with start_) and one from empty expert
+ * slots, whose figures are those with cold_, first and turn in their names.  --routing replays a trace (routing_trace.h), and --skip leaves
  * the first decoded tokens out of the decode figures; with a prompt of one token and a skip of
  * 60 the figures are those of the trace's tokens 60 and later.
  *
@@ -96,7 +96,7 @@ typedef struct figures {
 
 /* What is added to the figures of the engine. */
 typedef struct extras {
-    figures cold;
+    figures start, cold;
     double vram_peak_mib;
     double weight_bytes_per_token;
     double load_s;
@@ -302,6 +302,8 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"disk_wait_share", f->disk_wait_share, m->disk_bytes == 0},
         {"host_received", (double)m->host_received, m->host_received == 0},
         {"weight_bytes_per_token", x->weight_bytes_per_token, false},
+        {"start_prefill_tok_per_s", x->start.prefill_tok_per_s, warm},
+        {"start_ttft_ms", x->start.ttft_ms, warm},
         {"cold_prefill_tok_per_s", c->prefill_tok_per_s, warm},
         {"cold_decode_tok_per_s", c->decode_tok_per_s, warm},
         {"cold_ttft_ms", c->ttft_ms, warm},
@@ -365,13 +367,14 @@ static double resident_share(const char *path) {
     return share;
 }
 
-/* Of --repeat runs the fastest; a cold one comes before and is not among them. */
+/* Of --repeat runs the fastest; the start and a cold one come before and are not among them. */
 static status run_all(const bench_options *o, run *r, uint64_t seed, figures *best, extras *x,
                       error *err) {
     uint64_t random = seed;
     status rc = STATUS_OK;
+    if (o->cold) rc = run_once(o, r, &random, &x->start, err);
     if (o->cold || o->routing != NULL) engine_forget_experts(r->e);
-    if (o->cold) rc = run_once(o, r, &random, &x->cold, err);
+    if (o->cold && rc == STATUS_OK) rc = run_once(o, r, &random, &x->cold, err);
     for (int64_t i = 0; i < o->repeat && rc == STATUS_OK; i++) {
         figures f = {0};
         rc = run_once(o, r, &random, &f, err);

@@ -5,6 +5,7 @@
 #include "kernels/cuda/delta_net.cu"
 #include "kernels/cuda/delta_step.cu"
 #include "kernels/cuda/experts.cu"
+#include "kernels/cuda/experts_fetch.cu"
 #include "kernels/cuda/experts_step.cu"
 #include "kernels/cuda/matmul.cu"
 #include "kernels/cuda/matvec.cu"

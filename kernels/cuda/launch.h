@@ -31,6 +31,7 @@
     X(matmul_f32)                                                                              \
     X(router_logits)                                                                           \
     X(router)                                                                                  \
+    X(experts_fetch)                                                                           \
     X(experts_sort)                                                                            \
     X(experts_up)                                                                              \
     X(experts_up_any)                                                                          \

@@ -1,10 +1,11 @@
 #!/bin/bash
-# gpu.sh PROGRAMS OUT [correct|speed|all] - what a machine with a GPU is asked to do.
+# gpu.sh PROGRAMS OUT [correct|speed|sanitize|all] - what a machine with a GPU is asked to do.
 #
 # PROGRAMS has siliceo-worker, make_model, make_routing and tests/golden (a build folder, or a
 # bundle with them); OUT gets gpu.jsonl, a line a case, which gpu_record.mjs turns into
 # tests/benchmark/results.  The model is the preset 35b-a3b, made at $MODEL (21 GB; /dev/shm).
-# Runs in the repository's root.  A speed is never taken of a build whose golden tests failed.
+# Runs in the repository's root.  A speed is never taken of a build whose golden tests or logits
+# failed.  sanitize: compute-sanitizer over short runs of the demo model, where it is installed.
 set -u
 shopt -s extglob
 programs=$1 out=$2 what=${3:-all}
@@ -29,11 +30,34 @@ test_case() { # a golden test on the GPU
 
 ids() { seq -s, "$1" "$(($1 + $2 - 1))"; }
 
-compare() { # logits of the demo on the GPU beside those of the CPU: name, ids, flags for both, for the GPU
-    "$worker" logits --model deploy/models/demo.gguf --backend cpu --ids "$(ids 5 $2)" --out "$work/a" $3 &&
-        "$worker" logits --model deploy/models/demo.gguf --backend cuda --ids "$(ids 5 $2)" --out "$work/b" $3 $4 &&
-        echo "{\"logits\": \"$1\", \"beside_cpu\": $(python3 tests/benchmark/gpu_compare.py "$work/a" "$work/b" "$2")}" |
-        tee -a "$lines"
+logits() { # of the demo: file, ids, flags
+    local out=$1 n=$2
+    shift 2
+    "$worker" logits --model deploy/models/demo.gguf --ids "$(ids 5 "$n")" --out "$out" "$@"
+}
+
+compare() { # name, ids, key and limit of gpu_compare.py, flags of the one run, of the other
+    local figures
+    if logits "$work/a" "$2" $5 && logits "$work/b" "$2" $6 &&
+        figures=$(python3 tests/benchmark/gpu_compare.py "$work/a" "$work/b" "$2" "$3" "$4"); then
+        echo "{\"logits\": \"$1\", \"limit\": {\"$3\": $4}, \"passed\": 1, \"figures\": $figures}" | tee -a "$lines"
+    else
+        failed=1
+        echo "{\"logits\": \"$1\", \"limit\": {\"$3\": $4}, \"passed\": 0, \"figures\": ${figures:-null}}" | tee -a "$lines"
+    fi
+}
+
+sanitize() { # tool, name, flags
+    local tool=$1 name=$2 summary
+    shift 2
+    timeout 200 compute-sanitizer --tool "$tool" "$worker" generate --model deploy/models/demo.gguf --backend cuda \
+        --ids "$(ids 5 40)" -n 4 --ignore-eog "$@" > "$work/sanitizer.log" 2>&1
+    summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/sanitizer.log" | sed 's/=* *//' | head -1)
+    case $summary in
+        *' 0 errors'* | *' 0 hazards'*) ;;
+        *) failed=1; head -40 "$work/sanitizer.log" ;;
+    esac
+    echo "{\"sanitizer\": \"$tool\", \"case\": \"$name\", \"summary\": \"$summary\"}" | tee -a "$lines"
 }
 
 greedy() { # md5 of 512 greedy ids of the demo
@@ -55,20 +79,36 @@ bench() { # name, flags; $ONLY, a pattern, picks cases
     fi
 }
 
-if [ "$what" != speed ]; then
+if [ "$what" = correct ] || [ "$what" = all ]; then
     for t in test_cuda_backend test_models_golden test_demo_golden test_quant test_head_order test_company test_chunks; do
         [ -x "$programs/tests/golden/$t" ] && test_case "$t"
     done
-    compare f32-steps 75 "--activations f32 --kv f32" "--chunk 1"
-    compare f32-prompt 75 "--activations f32 --kv f32" "--chunk 512"
-    compare int8-prompt 75 "" "--chunk 512"
+    f32="--activations f32 --kv f32"
+    compare f32-steps 75 max_diff 1e-4 "--backend cpu $f32" "--backend cuda $f32 --chunk 1"
+    compare f32-prompt 75 max_diff 1e-4 "--backend cpu $f32" "--backend cuda $f32 --chunk 512"
+    # Both quantize, each in its way, and these ids are no text: near ties of the router part them.
+    compare int8-prompt 75 kl_mean 1 "--backend cpu" "--backend cuda --chunk 512"
+    for chunk in 1 512; do # the CPU lane beside the GPU alone
+        compare lane-$chunk 75 kl_mean 1e-3 "--backend cuda --slots 64 --chunk $chunk" \
+            "--backend cuda --slots 64 --chunk $chunk --cpu-lane on"
+    done
     greedy all "--slots all"
     greedy 64 "--slots 64"
     greedy 32 "--slots 32"
     greedy 64-lane "--slots 64 --cpu-lane on"
 fi
-[ $failed = 0 ] || { echo "golden tests failed: no speeds"; exit 1; }
-[ "$what" != correct ] || exit 0
+if [ "$what" = sanitize ] || [ "$what" = all ]; then
+    if command -v compute-sanitizer > "$work/where"; then
+        for tool in memcheck racecheck; do
+            sanitize $tool resident
+            sanitize $tool slots --slots 64 --cpu-lane off
+        done
+    else
+        echo '{"sanitizer": "none", "case": "compute-sanitizer is not installed here"}' | tee -a "$lines"
+    fi
+fi
+[ $failed = 0 ] || { echo "tests failed: no speeds"; exit 1; }
+case $what in correct | sanitize) exit 0 ;; esac
 
 [ -f "$model" ] || "$programs/make_model" --params '{"preset":"35b-a3b"}' --out "$model" || exit 1
 "$programs/make_routing" tests/golden/data/routing.json 1 > "$work/trace"

@@ -1,4 +1,7 @@
-"""gpu_compare.py A B ROWS: largest difference and divergence of two files of float32 logits, as JSON."""
+"""gpu_compare.py A B ROWS [KEY LIMIT]: largest difference and divergence of two files of float32 logits, as JSON.
+
+Fails when the figure KEY is above LIMIT, or not a number.
+"""
 import array, json, math, sys
 
 
@@ -22,5 +25,8 @@ for x, y in zip(a, b):
     p, q = log_softmax(x), log_softmax(y)
     kl.append(sum(math.exp(s) * (s - t) for s, t in zip(p, q)))
 equal = sum(x.index(max(x)) == y.index(max(y)) for x, y in zip(a, b))
-print(json.dumps({'rows': len(a), 'max_diff': max(abs(s - t) for x, y in zip(a, b) for s, t in zip(x, y)),
-                  'kl_mean': sum(kl) / len(kl), 'kl_max': max(kl), 'argmax_equal': equal / len(a)}))
+figures = {'rows': len(a), 'max_diff': max(abs(s - t) for x, y in zip(a, b) for s, t in zip(x, y)),
+                  'kl_mean': sum(kl) / len(kl), 'kl_max': max(kl), 'argmax_equal': equal / len(a)}
+print(json.dumps(figures))
+if len(sys.argv) > 5 and not figures[sys.argv[4]] <= float(sys.argv[5]):
+    sys.exit(1)

@@ -25,6 +25,7 @@ function speed(name, trace, p512, p2048, peer) {
         prefill2048_tok_per_s: b?.prefill_tok_per_s, vram_peak_mib: Math.max(...runs.filter(Boolean).map((r) => r.vram_peak_mib)),
         hit_rate: t?.hit_rate, misses_per_token: t?.misses_per_token, pcie_bytes_per_token: t?.pcie_bytes_per_token,
         launches_per_token: t?.launches_per_token, natural_decode_tok_per_s: a?.decode_tok_per_s, natural_hit_rate: a?.hit_rate,
+        start_prefill512_tok_per_s: a?.start_prefill_tok_per_s, start_ttft_ms: a?.start_ttft_ms,
         cold_prefill512_tok_per_s: a?.cold_prefill_tok_per_s, cold_ttft_ms: a?.cold_ttft_ms, first32_hit_rate: a?.first32_hit_rate,
         first64_hit_rate: a?.first64_hit_rate, first128_hit_rate: a?.first128_hit_rate, turn_tok_per_s: a?.turn_tok_per_s };
     for (const key of Object.keys(figures)) if (figures[key] === undefined) delete figures[key];
@@ -61,5 +62,5 @@ const tests = lines.filter((l) => l.test);
 if (tests.length > 0) {
     record('gpu-correctness', 'tests/benchmark/gpu.sh', { tests_passed: tests.reduce((sum, t) => sum + t.passed, 0),
         programs_failed: tests.filter((t) => t.rc !== 0).length }, {},
-    { machine, commit, tests, logits: lines.filter((l) => l.logits), greedy: lines.filter((l) => l.greedy512) });
+    { machine, commit, tests, logits: lines.filter((l) => l.logits), greedy: lines.filter((l) => l.greedy512), sanitizers: lines.filter((l) => l.sanitizer) });
 }

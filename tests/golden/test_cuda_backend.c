@@ -94,20 +94,51 @@ static void float_logits_are_those_of_the_cpu(void **state) {
 }
 
 /* Decoding is recorded at the second step and replayed from the third on; slots make waves of a
- * prompt and misses of a step; no place of an expert changes a bit. */
+ * prompt and misses of a step, which the host ships or, where all records are pinned, the GPU
+ * fetches; no place of an expert changes a bit. */
 static void slots_change_no_bit(void **state) {
     (void)state;
     for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
         size_t n_vocab = 0;
         const model_params all = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 0, 4);
         float *expected = logits_in_steps(&all, chunk, &n_vocab);
-        for (uint32_t inserts = 1; inserts <= 4; inserts += 3) {
-            const model_params few = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 32, inserts);
+        for (uint32_t i = 0; i < 4; i++) {
+            model_params few =
+                params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 32, i % 2 == 0 ? 1 : 4);
+            few.pin_experts = i >= 2;
             float *got = logits_in_steps(&few, chunk, &n_vocab);
             assert_memory_equal(expected, got, N_IDS * n_vocab * sizeof *got);
             free(got);
         }
         free(expected);
+    }
+}
+
+/* Forgotten slots hold NaN until they are filled again, by waves, the host or the GPU. */
+static void forgotten_slots_are_never_read(void **state) {
+    (void)state;
+    for (int pinned = 0; pinned < 2; pinned++) {
+        model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 32, 4);
+        p.pin_experts = pinned == 1;
+        run r;
+        run_open(&r, "deploy/models/demo.gguf", &p);
+        size_t n = r.config->n_vocab;
+        float *before = calloc(2 * N_IDS * n, sizeof *before), *after = before + N_IDS * n;
+        assert_non_null(before);
+        for (int round = 0; round < 2; round++) {
+            float *out = round == 0 ? before : after;
+            model_state_clear(r.m, 0);
+            run_tokens(&r, 0, 0, ids, 3, 3, out);
+            model_forget_experts(r.m);
+            for (uint32_t at = 3; at < N_IDS; at++)
+                run_tokens(&r, 0, at, ids + at, 1, 1, out + at * n);
+            model_forget_experts(r.m);
+        }
+        assert_memory_equal(before, after, N_IDS * n * sizeof *before);
+        for (size_t i = 0; i < N_IDS * n; i++)
+            assert_true(isfinite((double)before[i]));
+        free(before);
+        run_close(&r);
     }
 }
 
@@ -162,7 +193,8 @@ static void the_cpu_lane_changes_rounding_alone(void **state) {
         for (cpu_lane lane = CPU_LANE_ON; lane <= CPU_LANE_ALL; lane++) {
             model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_F32, 32, 4);
             p.lane = lane;
-            p.pin_experts = true;
+            p.pin_experts =
+                lane == CPU_LANE_ALL; /* where all are pinned, on leaves decoding alone */
             float *got = logits_in_steps(&p, chunk, &n_vocab);
             float d = most_apart(expected, got, N_IDS * n_vocab);
             if (!(d <= 1e-4f)) fail_msg("lane %d, steps of %zu: %g", lane, chunk, (double)d);
@@ -193,6 +225,7 @@ int main(void) {
         cmocka_unit_test(float_logits_are_those_of_the_cpu),
         cmocka_unit_test(slots_change_no_bit),
         cmocka_unit_test(the_largest_logit_is_found_where_it_is_with_graphs_and_without),
+        cmocka_unit_test(forgotten_slots_are_never_read),
         cmocka_unit_test(the_cpu_lane_changes_rounding_alone),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),
     };

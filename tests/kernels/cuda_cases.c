@@ -28,6 +28,7 @@ const cuda_case cuda_cases[] = {
     {"matmul, float32 activations", case_matmul_f32, 1e-5},
     {"matmul, gated in one launch or three", case_matmul_gated, 0},
     {"experts", case_experts, 1e-5},
+    {"experts_fetch", case_experts_fetch, 0},
     {"experts, grouped", case_experts_grouped, 1e-5},
     {"moe_combine", case_combine, 1e-6},
     {"router logits", case_router_logits, 1e-6},

@@ -190,6 +190,7 @@ static inline uint32_t warp_min_u32(uint32_t v) {
 static inline void atomic_max_u64(uint64_t *p, uint64_t v) {
     *p = v > *p ? v : *p;
 }
+static inline void __threadfence() {}
 static inline uint32_t atomicAdd(uint32_t *p, uint32_t v) {
     const uint32_t old = *p;
     *p += v;

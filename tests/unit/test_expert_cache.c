@@ -145,6 +145,79 @@ static void an_expert_often_used_outlives_one_used_once(void **state) {
     expert_cache_free(cache);
 }
 
+static bool among(const int32_t *list, size_t n, uint32_t slot) {
+    for (size_t i = 0; i < n; i++) {
+        if (list[i] == (int32_t)slot) return true;
+    }
+    return false;
+}
+
+/* A device takes the victims in their order, apart from slots that the layer uses. */
+static void a_placed_expert_takes_the_place_of_the_victim(void **state) {
+    (void)state;
+    enum { LAYERS = 2, EXPERTS = 16, USED = 4, SLOTS = 11, STEPS = 500 };
+    expert_cache *cache = new_cache(LAYERS, EXPERTS, USED, SLOTS, USED);
+    uint64_t random = 5;
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t layer = (uint32_t)step % LAYERS, victims[SLOTS];
+        int32_t first = (int32_t)(random_next(&random) % (EXPERTS - USED)), slots[USED];
+        int32_t experts[USED] = {first, first + 1, first + 2, first + 3};
+        assert_int_equal(expert_cache_victims(cache, victims, SLOTS), SLOTS);
+        expert_cache_layer(cache, layer, experts, USED, NULL, slots);
+        for (size_t i = 0, next = 0; i < USED; i++) {
+            if (slots[i] != EXPERT_MISS) continue;
+            while (among(slots, USED, victims[next]))
+                next++;
+            uint32_t at = victims[next++], former = expert_cache_owner(cache, at);
+            expert_cache_place(cache, (uint32_t)experts[i], at);
+            assert_int_equal(expert_cache_find(cache, layer, (uint32_t)experts[i]), at);
+            assert_int_equal(expert_cache_owner(cache, at),
+                             layer * EXPERTS + (uint32_t)experts[i]);
+            if (former == UINT32_MAX) continue;
+            assert_int_equal(expert_cache_find(cache, former / EXPERTS, former % EXPERTS),
+                             EXPERT_MISS);
+        }
+        assert_consistent(cache, LAYERS, EXPERTS);
+    }
+    expert_cache_free(cache);
+}
+
+static void a_filled_cache_has_as_many_experts_of_every_layer(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(3, 8, 2, 11, 2);
+    assert_int_equal(expert_cache_fill(cache), 3);
+    for (uint32_t layer = 0; layer < 3; layer++) {
+        for (uint32_t e = 0; e < 8; e++) {
+            int32_t expected = e < 3 ? (int32_t)(layer * 3 + e) : EXPERT_MISS;
+            assert_int_equal(expert_cache_find(cache, layer, e), expected);
+        }
+    }
+    uint32_t victims[11];
+    assert_int_equal(expert_cache_victims(cache, victims, 11), 11);
+    assert_true(victims[0] >= 9 && victims[1] >= 9); /* the free ones */
+    assert_int_equal(victims[2], 0);
+    assert_consistent(cache, 3, 8);
+    expert_cache_free(cache);
+}
+
+/* Without pins in the way a look ahead sees what the clock does. */
+static void the_first_victim_is_the_slot_of_the_next_insert(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(1, 64, 1, 5, 1);
+    uint64_t random = 3;
+    for (int step = 0; step < 300; step++) {
+        int32_t expert = (int32_t)(random_next(&random) % 9), slot = 0;
+        uint32_t victim = 0;
+        expert_insert insert;
+        expert_cache_layer(cache, 0, &expert, 1, NULL, &slot);
+        assert_int_equal(expert_cache_victims(cache, &victim, 1), 1);
+        if (expert_cache_plan_inserts(cache, &insert, 1) == 0) continue;
+        assert_int_equal(insert.slot, victim);
+        expert_cache_commit(cache, &insert);
+    }
+    expert_cache_free(cache);
+}
+
 static void it_stays_consistent_over_a_long_random_trace(void **state) {
     (void)state;
     enum { LAYERS = 5, EXPERTS = 24, USED = 4, STEPS = 6000 };
@@ -318,6 +391,9 @@ int main(void) {
         cmocka_unit_test(the_most_wanted_misses_come_first_and_no_more_than_the_cap),
         cmocka_unit_test(a_slot_in_use_by_the_layer_is_never_the_victim),
         cmocka_unit_test(an_expert_often_used_outlives_one_used_once),
+        cmocka_unit_test(a_placed_expert_takes_the_place_of_the_victim),
+        cmocka_unit_test(a_filled_cache_has_as_many_experts_of_every_layer),
+        cmocka_unit_test(the_first_victim_is_the_slot_of_the_next_insert),
         cmocka_unit_test(it_stays_consistent_over_a_long_random_trace),
         cmocka_unit_test(hits_are_at_most_two_points_below_the_lru_law),
     };

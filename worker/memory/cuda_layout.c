@@ -1,6 +1,7 @@
 #include "worker/memory/cuda_layout.h"
 
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts_fetch.h"
 #include "kernels/cuda/mixers.h"
 #include <string.h>
 
@@ -97,6 +98,7 @@ static void lay_batch(cuda_layout *out, cursor *k, const model_config *c,
     w->pages = take(k, out->n_pages_listed * sizeof(uint32_t));
     w->output_rows = take(k, p->max_outputs * sizeof(uint32_t));
     w->best = take(k, p->max_outputs * sizeof(uint64_t));
+    w->fetch = take(k, sizeof(fetch_step));
     w->embed_ids = take(k, rows * sizeof(int32_t));
     w->embed_rows = take(k, rows * weights->embedding.row_bytes);
     w->inv_freq = take_floats(k, c->n_rot / 2, 1);
@@ -152,6 +154,9 @@ static void lay_choice(cuda_layout *out, cursor *k, const model_config *c,
     w->chosen = take(k, pairs * sizeof(int32_t));
     w->weights = take_floats(k, pairs, 1);
     w->records = take(k, (uint64_t)c->n_layers * c->n_experts * sizeof(uint64_t));
+    w->slot_of = take(k, (uint64_t)c->n_layers * c->n_experts * sizeof(int32_t));
+    w->slot_owner = take(k, out->n_slots * sizeof(uint32_t));
+    w->slot_step = take(k, out->n_slots * sizeof(uint32_t));
     w->wave_records = take(k, CUDA_MOST_WAVES * (uint64_t)c->n_experts * sizeof(uint64_t));
     w->pair_row = take(k, pairs * sizeof(uint32_t));
     w->pair_out = take(k, pairs * sizeof(uint32_t));
@@ -204,12 +209,12 @@ void cuda_layout_make(cuda_layout *out, const model_config *c, const model_weigh
     memset(out, 0, sizeof *out);
     model_weights view = *w; /* the walk writes nothing without a visitor */
     uint64_t n_all = (uint64_t)c->n_layers * c->n_experts;
-    uint64_t work_bytes = lay_work(out, c, w, p);
     if (c->moe) {
         out->slot_bytes = cuda_record_bytes(w);
         out->n_slots = p->n_slots > 0 ? p->n_slots : (uint32_t)n_all;
         out->n_staging = out->n_slots < n_all ? CUDA_STAGING_SLOTS : 0;
     }
+    uint64_t work_bytes = lay_work(out, c, w, p);
     uint64_t page =
         kv_layer_bytes((uint32_t)p->kv, c->n_kv_heads, c->head_dim) * c->n_full_layers;
     out->part_bytes[CUDA_PART_BACKBONE] = cuda_backbone_walk(&view, NULL, NULL);

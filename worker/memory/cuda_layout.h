@@ -38,6 +38,7 @@ typedef enum cuda_part {
 typedef struct cuda_work {
     uint64_t runs, row_run, pages, output_rows; /* the batch */
     uint64_t best;                              /* [outputs] keys of the largest logits */
+    uint64_t fetch;                             /* kernels/cuda/experts_fetch.h: fetch_step */
     uint64_t embed_rows, embed_ids;             /* the tokens' rows of the table as they are */
     uint64_t routed;   /* [layers][rows][used] ids of a trace; 0 bytes without experts */
     uint64_t inv_freq; /* [n_rot / 2] */
@@ -50,11 +51,14 @@ typedef struct cuda_work {
     uint64_t final, final_act;
     uint64_t mixer_space; /* of the delta net or attention, whichever is more */
     uint64_t delta_raw;
-    uint64_t turns; /* [n_decode][n_key_heads] of the delta net's steps, zeros between launches */
+    uint64_t
+        turns; /* [n_decode][n_key_heads] of the delta net's steps, zeros between launches */
     /* experts */
     uint64_t router_logits, shared_logit, chosen, weights;
-    uint64_t records;      /* [layers][experts] device addresses, 0: not here */
-    uint64_t wave_records; /* [CUDA_MOST_WAVES][experts], of the running layer */
+    uint64_t records;               /* [layers][experts] device addresses, 0: not here */
+    uint64_t slot_of;               /* [layers][experts] */
+    uint64_t slot_owner, slot_step; /* [n_slots] */
+    uint64_t wave_records;          /* [CUDA_MOST_WAVES][experts], of the running layer */
     uint64_t pair_row, pair_out, group_first, tiles, n_tiles;
     uint64_t pair_gate, pair_up, pair_act; /* [pairs][n_ff] */
     uint64_t pair_down;                    /* [pairs][n_embd] */

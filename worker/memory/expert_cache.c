@@ -39,6 +39,7 @@ struct expert_cache {
     uint32_t epoch;
     uint32_t n_inserted; /* in this layer and step */
     miss *misses;        /* of the current layer, [n_experts] */
+    uint8_t *counters;   /* [n_slots], of a sweep that only looks ahead */
     size_t n_misses;
     uint64_t lookups, hits, inserts;
 };
@@ -84,7 +85,9 @@ status expert_cache_new(expert_cache **out, uint32_t n_layers, uint32_t n_expert
     c->slot_of = malloc(n_all * sizeof *c->slot_of);
     c->free_slots = malloc(n_slots * sizeof *c->free_slots);
     c->misses = malloc(n_experts * sizeof *c->misses);
-    if (c->slots == NULL || c->slot_of == NULL || c->free_slots == NULL || c->misses == NULL) {
+    c->counters = malloc(n_slots);
+    if (c->slots == NULL || c->slot_of == NULL || c->free_slots == NULL || c->misses == NULL ||
+        c->counters == NULL) {
         goto no_memory;
     }
     expert_cache_clear(c);
@@ -97,6 +100,7 @@ no_memory:
 
 void expert_cache_free(expert_cache *cache) {
     if (cache == NULL) return;
+    free(cache->counters);
     free(cache->misses);
     free(cache->free_slots);
     free(cache->slot_of);
@@ -115,6 +119,17 @@ void expert_cache_clear(expert_cache *c) {
     c->n_free = c->n_slots;
     c->n_misses = 0;
     c->hand = 0;
+}
+
+uint32_t expert_cache_fill(expert_cache *c) {
+    uint32_t n = c->n_slots / c->n_layers;
+    expert_cache_clear(c);
+    for (uint32_t i = 0; i < n * c->n_layers; i++) {
+        c->slots[i] = (slot){.owner = i / n * c->n_experts + i % n, .phase = SLOT_HELD};
+        c->slot_of[c->slots[i].owner] = (int32_t)i;
+        c->n_free--;
+    }
+    return n;
 }
 
 void expert_cache_limit_inserts(expert_cache *c, uint32_t inserts_per_layer) {
@@ -223,6 +238,73 @@ void expert_cache_abandon(expert_cache *c, const expert_insert *insert) {
     CHECK(s->phase == SLOT_FILLING);
     *s = (slot){.owner = NOBODY, .phase = SLOT_FREE};
     c->free_slots[c->n_free++] = insert->slot;
+}
+
+size_t expert_cache_victims(expert_cache *c, uint32_t *out, size_t n) {
+    enum { OUT_OF_REACH = COUNTER_MAX + 1 };
+    size_t n_out = 0;
+    for (uint32_t i = c->n_free; i > 0 && n_out < n; i--)
+        out[n_out++] = (uint32_t)c->free_slots[i - 1];
+    if (n_out == n) return n_out;
+    for (uint32_t i = 0; i < c->n_slots; i++)
+        c->counters[i] = c->slots[i].phase == SLOT_HELD ? c->slots[i].counter : OUT_OF_REACH;
+    uint32_t at = c->hand;
+    uint64_t limit = (uint64_t)c->n_slots * SWEEPS_TO_ZERO;
+    for (uint64_t i = 0; i < limit && n_out < n; i++) {
+        uint8_t *counter = &c->counters[at];
+        if (*counter == 0) {
+            out[n_out++] = at;
+            *counter = OUT_OF_REACH;
+        } else if (*counter != OUT_OF_REACH) {
+            *counter /= 2;
+        }
+        at = at + 1 == c->n_slots ? 0 : at + 1;
+    }
+    return n_out;
+}
+
+/* The slot is free: it leaves the stack, where it lies at or near the top. */
+static void take_free(expert_cache *c, uint32_t at) {
+    uint32_t i = c->n_free;
+    while (i > 0 && c->free_slots[i - 1] != (int32_t)at)
+        i--;
+    CHECK(i > 0);
+    for (; i < c->n_free; i++)
+        c->free_slots[i - 1] = c->free_slots[i];
+    c->n_free--;
+}
+
+/* The hand passes what it would have passed on its way to the slot. */
+static void advance_to(expert_cache *c, uint32_t at) {
+    while (c->hand != at) {
+        slot *s = &c->slots[c->hand];
+        s->counter /= 2;
+        c->hand = c->hand + 1 == c->n_slots ? 0 : c->hand + 1;
+    }
+    c->hand = at + 1 == c->n_slots ? 0 : at + 1;
+}
+
+void expert_cache_place(expert_cache *c, uint32_t expert, uint32_t at) {
+    CHECK(expert < c->n_experts && at < c->n_slots);
+    slot *s = &c->slots[at];
+    CHECK(s->phase != SLOT_FILLING);
+    if (s->phase == SLOT_FREE) {
+        take_free(c, at);
+    } else {
+        c->slot_of[s->owner] = EXPERT_MISS;
+        advance_to(c, at);
+    }
+    *s = (slot){.owner = c->layer * c->n_experts + expert,
+                .pin = c->epoch,
+                .counter = COUNTER_NEW,
+                .phase = SLOT_HELD};
+    c->slot_of[s->owner] = (int32_t)at;
+    expert_cache_pass_over(c, expert);
+    c->inserts++;
+}
+
+uint32_t expert_cache_owner(const expert_cache *c, uint32_t at) {
+    return c->slots[at].owner;
 }
 
 int32_t expert_cache_find(const expert_cache *c, uint32_t layer, uint32_t expert) {

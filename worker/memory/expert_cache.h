@@ -9,6 +9,9 @@
  * Clock-LFU: every slot has a saturating counter (0..15); a hit adds one; the
  * clock hand takes the first unpinned slot with counter 0, halving what it
  * passes.  One cache for all layers.  Thread: engine.
+ *
+ * Where a device brings experts in by itself, it is told the next victims before a step, and
+ * what it did with them is told to the cache afterwards (expert_cache_place).
  */
 #ifndef SILICEO_WORKER_MEMORY_EXPERT_CACHE_H
 #define SILICEO_WORKER_MEMORY_EXPERT_CACHE_H
@@ -51,11 +54,23 @@ void expert_cache_commit(expert_cache *cache, const expert_insert *insert);
 /* The copy failed: the slot is free again. */
 void expert_cache_abandon(expert_cache *cache, const expert_insert *insert);
 
+/* The next slots that would be given away, first the free ones, as long as nothing is hit;
+ * returns how many of out[n] were filled.  Nothing changes. */
+size_t expert_cache_victims(expert_cache *cache, uint32_t *out, size_t n);
+/* After expert_cache_layer: a miss of the layer was brought into this slot, whose former
+ * expert is no longer found. */
+void expert_cache_place(expert_cache *cache, uint32_t expert, uint32_t slot);
+
+/* Of an empty cache: every layer gets as many slots, its first experts in them, slot i expert
+ * i % n of layer i / n; returns that n.  They are the first to go, and count as nothing. */
+uint32_t expert_cache_fill(expert_cache *cache);
 /* Empty every slot; counts go on. */
 void expert_cache_clear(expert_cache *cache);
 
 /* Slot of an expert, or EXPERT_MISS; changes nothing. */
 int32_t expert_cache_find(const expert_cache *cache, uint32_t layer, uint32_t expert);
+/* layer * n_experts + expert of a slot, or UINT32_MAX when it is free. */
+uint32_t expert_cache_owner(const expert_cache *cache, uint32_t slot);
 uint32_t expert_cache_n_slots(const expert_cache *cache);
 void expert_cache_counts(const expert_cache *cache, uint64_t *lookups, uint64_t *hits,
                          uint64_t *inserts);

@@ -1,0 +1,69 @@
+/* experts_fetch.h - experts of decoding rows that have no slot are brought from host memory by
+ * the GPU itself, so that a token is one graph and nothing waits for the host.
+ *
+ * experts_fetch  Between the router and experts_up.  Looks every chosen expert up; a missing one
+ *                is read from its record in pinned host memory, over the bus, into the next slot
+ *                of `victims` that this step has not used (when none is left, that this layer does
+ *                not use), and the slot's former expert is no longer found.  At most most_inserts
+ *                of a layer take slots; the others are read into the staging records, for
+ *                this layer alone.  records[e] becomes the address of every chosen expert.
+ * Host    chooses the victims before a step and reads in `notes` afterwards what became of
+ *         every pair; both follow the same order, so that its own table stays equal.
+ * Limits  FETCH_MAX_PAIRS pairs; as many staging records.  slot_bytes is a multiple of 16.
+ */
+#ifndef SILICEO_KERNELS_CUDA_EXPERTS_FETCH_H
+#define SILICEO_KERNELS_CUDA_EXPERTS_FETCH_H
+
+#include "kernels/cuda/launch.h"
+
+enum {
+    FETCH_MAX_PAIRS = 32,
+    FETCH_MAX_VICTIMS = 256,
+    FETCH_BLOCK = 512,
+    FETCH_BLOCKS = 64,
+};
+
+/* What became of a pair: a slot that now holds its expert, or one of these. */
+enum { FETCH_HIT = -1, FETCH_STAGED = -2, FETCH_REPEATED = -3 };
+#define FETCH_NOBODY UINT32_MAX
+
+/* Of the running step; the host writes all of it before the step. */
+typedef struct fetch_step {
+    uint32_t number; /* never that of the step before */
+    uint32_t n_victims;
+    uint32_t next;                       /* victim */
+    uint32_t done;                       /* blocks of the running launch; 0 between launches */
+    uint32_t victims[FETCH_MAX_VICTIMS]; /* slots, the first to go first */
+} fetch_step;
+KERNEL_ARGS_SIZE(fetch_step, 16 + 4 * FETCH_MAX_VICTIMS);
+
+typedef struct fetch_note {
+    int32_t expert;
+    int32_t slot;
+} fetch_note;
+
+typedef struct experts_fetch_args {
+    const int32_t *experts; /* [n_pairs] */
+    uint64_t *records;      /* [n_experts], of the layer */
+    int32_t *slot_of;       /* [n_layers][n_experts], negative: in none */
+    uint32_t *slot_owner;   /* [n_slots] layer * n_experts + expert, or FETCH_NOBODY */
+    uint32_t *slot_step;    /* [n_slots] number of the step that used it last */
+    fetch_step *step;
+    fetch_note *notes;           /* [n_pairs], host memory */
+    const unsigned char *source; /* [n_experts] records of the layer, host memory */
+    unsigned char *slots;
+    unsigned char *staging; /* [n_pairs] records */
+    uint64_t slot_bytes;
+    uint64_t record_bytes; /* what a record of this layer has */
+    uint32_t layer;
+    uint32_t n_experts;
+    uint32_t n_pairs;
+    uint32_t most_inserts;
+} experts_fetch_args;
+KERNEL_ARGS_SIZE(experts_fetch_args, 112);
+
+static inline cuda_shape experts_fetch_shape(void) {
+    return cuda_shape_of(FETCH_BLOCKS, 1, FETCH_BLOCK);
+}
+
+#endif

@@ -1,0 +1,151 @@
+/* backend_cuda_fetch.c - decoding steps whose missing experts the GPU brings in by itself.
+ *
+ * The host gives each step the slots that may go and reads afterwards, in notes that the
+ * kernel wrote to host memory, what became of every look-up; its cache follows in the same
+ * order.  So the policy stays in memory/expert_cache.c and a step is one graph, with no look
+ * of the host between layers.  kernels/cuda/experts_fetch.h has the kernel's part.
+ *
+ * It needs every record in pinned memory.  Steps of other kinds (prompts, many rows, the CPU
+ * lane) change the host's cache alone; the device's tables are sent anew before the next step
+ * here.
+ */
+#include "worker/backend_cuda.h"
+
+#include "kernels/cuda/experts_fetch.h"
+#include <string.h>
+
+static size_t n_experts_of(const backend_cuda *b) {
+    return (size_t)b->config->n_layers * b->config->n_experts;
+}
+
+static size_t table_bytes(const backend_cuda *b) {
+    return n_experts_of(b) * sizeof(int32_t) + 2 * b->layout.n_slots * sizeof(uint32_t);
+}
+
+status cuda_fetch_init(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    if (x->all == NULL || b->config->n_experts_used > FETCH_MAX_PAIRS) return STATUS_OK;
+    size_t n_notes = (size_t)b->config->n_layers * FETCH_MAX_PAIRS;
+    status rc = cuda_pin(b, &x->tables, table_bytes(b), err);
+    if (rc == STATUS_OK) rc = cuda_pin(b, &x->notes, n_notes * sizeof *x->notes, err);
+    x->tables_stale = true;
+    return rc;
+}
+
+static bool can_fetch(const backend_cuda *b) {
+    return b->experts.notes != NULL && !cuda_lane_pays(b) && b->n_spans == 1 &&
+           b->spans[0].decodes &&
+           b->spans[0].n_rows * b->config->n_experts_used <= FETCH_MAX_PAIRS;
+}
+
+/* slot_of, slot_owner and slot_step as the cache has them. */
+static void send_tables(backend_cuda *b) {
+    cuda_experts *x = &b->experts;
+    const cuda_work *w = &b->layout.work;
+    const model_config *c = b->config;
+    size_t n = n_experts_of(b), n_slots = b->layout.n_slots;
+    int32_t *slot_of = x->tables;
+    uint32_t *owner = (uint32_t *)(void *)(slot_of + n), *step = owner + n_slots;
+    for (size_t i = 0; i < n; i++)
+        slot_of[i] = expert_cache_find(x->cache, (uint32_t)(i / c->n_experts),
+                                       (uint32_t)(i % c->n_experts));
+    for (uint32_t i = 0; i < n_slots; i++)
+        owner[i] = expert_cache_owner(x->cache, i);
+    memset(step, 0, n_slots * sizeof *step);
+    (void)CUDA_DO(b, cuMemcpyHtoDAsync, cuda_work_at(b, w->slot_of), slot_of,
+                  n * sizeof *slot_of, b->compute);
+    (void)CUDA_DO(b, cuMemcpyHtoDAsync, cuda_work_at(b, w->slot_owner), owner,
+                  n_slots * sizeof *owner, b->compute);
+    (void)CUDA_DO(b, cuMemcpyHtoDAsync, cuda_work_at(b, w->slot_step), step,
+                  n_slots * sizeof *step, b->compute);
+}
+
+void cuda_fetch_begin(backend_cuda *b, fetch_step *step) {
+    cuda_experts *x = &b->experts;
+    x->fetches = can_fetch(b);
+    if (!x->fetches) {
+        x->tables_stale = true;
+        return;
+    }
+    if (++x->n_fetching_steps == 0) { /* wrapped: old numbers would look new */
+        x->n_fetching_steps = 1;
+        x->tables_stale = true;
+    }
+    if (x->tables_stale) send_tables(b);
+    x->tables_stale = false;
+    step->number = x->n_fetching_steps;
+    step->next = step->done = 0;
+    step->n_victims =
+        (uint32_t)expert_cache_victims(x->cache, step->victims, FETCH_MAX_VICTIMS);
+}
+
+void cuda_fetch_layer(backend_cuda *b, const layer_weights *l, uint32_t layer,
+                      const int32_t *experts) {
+    const cuda_experts *x = &b->experts;
+    const cuda_work *w = &b->layout.work;
+    uint32_t n = b->config->n_experts;
+    size_t first = (size_t)layer * n;
+    const experts_fetch_args args = {
+        .experts = experts,
+        .records = (uint64_t *)cuda_ptr(cuda_work_at(b, w->records)) + first,
+        .slot_of = cuda_ptr(cuda_work_at(b, w->slot_of)),
+        .slot_owner = cuda_ptr(cuda_work_at(b, w->slot_owner)),
+        .slot_step = cuda_ptr(cuda_work_at(b, w->slot_step)),
+        .step = cuda_ptr(cuda_work_at(b, w->fetch)),
+        .notes = x->notes + (size_t)layer * FETCH_MAX_PAIRS,
+        .source = x->all + first * b->layout.slot_bytes,
+        .slots = cuda_ptr(cuda_part_at(b, CUDA_PART_SLOTS)),
+        .staging = cuda_ptr(cuda_part_at(b, CUDA_PART_STAGING)),
+        .slot_bytes = b->layout.slot_bytes,
+        .record_bytes = layer_expert_bytes(l),
+        .layer = layer,
+        .n_experts = n,
+        .n_pairs = b->spans[0].n_rows * b->config->n_experts_used,
+        .most_inserts = b->params.inserts_per_layer};
+    cuda_launch(b, CUDA_KERNEL_experts_fetch, experts_fetch_shape(), &args);
+}
+
+/* The distinct experts of a layer in the order of their pairs, and how many rows use each. */
+static size_t list_distinct(const fetch_note *notes, size_t n, int32_t *experts,
+                            uint32_t *counts) {
+    size_t n_distinct = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (notes[i].slot != FETCH_REPEATED) {
+            experts[n_distinct] = notes[i].expert;
+            counts[n_distinct++] = 1;
+            continue;
+        }
+        for (size_t j = 0; j < n_distinct; j++)
+            counts[j] += experts[j] == notes[i].expert;
+    }
+    return n_distinct;
+}
+
+static void settle_layer(backend_cuda *b, uint32_t layer, size_t n) {
+    cuda_experts *x = &b->experts;
+    const fetch_note *notes = x->notes + (size_t)layer * FETCH_MAX_PAIRS;
+    size_t bytes = layer_expert_bytes(&b->weights->layers[layer]);
+    x->n_active = list_distinct(notes, n, x->active, x->counts);
+    expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
+    for (size_t i = 0; i < n; i++) {
+        if (notes[i].slot == FETCH_HIT || notes[i].slot == FETCH_REPEATED) continue;
+        x->bytes_moved += bytes;
+        if (notes[i].slot >= 0)
+            expert_cache_place(x->cache, (uint32_t)notes[i].expert, (uint32_t)notes[i].slot);
+    }
+}
+
+/* After a failure nobody knows what lies where. */
+void cuda_fetch_settle(backend_cuda *b) {
+    cuda_experts *x = &b->experts;
+    if (!x->fetches) return;
+    x->fetches = false;
+    if (b->failed != STATUS_OK) {
+        expert_cache_clear(x->cache);
+        x->tables_stale = true;
+        return;
+    }
+    size_t n = (size_t)b->spans[0].n_rows * b->config->n_experts_used;
+    for (uint32_t layer = 0; layer < b->config->n_layers; layer++)
+        settle_layer(b, layer, n);
+}
