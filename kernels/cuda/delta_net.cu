@@ -175,6 +175,7 @@ DEVICE void chunk_load(const delta_net_args &a, const cut_place &p, uint32_t hea
         s->beta[threadIdx.x] = __ldcg(from->beta + threadIdx.x);
     }
     const uint32_t quads = a.dim / 4;
+#pragma unroll 4
     for (uint32_t i = threadIdx.x; i < CHUNK * quads; i += blockDim.x) {
         const uint32_t t = i / quads, x = i % quads;
         float4 q = make_float4(0, 0, 0, 0), k = q;
@@ -211,28 +212,39 @@ DEVICE void chunk_reads(const chunk_shared *s, uint32_t dim, uint32_t first, uin
 /* out[r] += sum over l of m[first + r][l] * d[l][j]. */
 DEVICE void chunk_mix(const float (*m)[CHUNK], const float (*d)[SLICE], uint32_t first,
                       uint32_t j, float (&out)[4]) {
-#pragma unroll 4
-    for (uint32_t l = 0; l < CHUNK; l++) {
-        const float v = d[l][j];
+#pragma unroll 2
+    for (uint32_t l = 0; l < CHUNK; l += 4) {
+        const float v0 = d[l][j], v1 = d[l + 1][j], v2 = d[l + 2][j], v3 = d[l + 3][j];
 #pragma unroll
-        for (uint32_t r = 0; r < 4; r++)
-            out[r] = fmaf(m[first + r][l], v, out[r]);
+        for (uint32_t r = 0; r < 4; r++) {
+            const float4 f = *(const float4 *)&m[first + r][l];
+            out[r] = fmaf(f.w, v3, fmaf(f.z, v2, fmaf(f.y, v1, fmaf(f.x, v0, out[r]))));
+        }
     }
 }
 
-/* S' for column j: rows are shared out among the warps. */
+/* S' for column j: rows are shared out among the warps, eight at a time. */
 DEVICE void chunk_update(chunk_shared *s, uint32_t dim, uint32_t j) {
+    enum { EACH = 8 };
     const float last = s->e[CHUNK - 1];
-    for (uint32_t i = threadIdx.x / WARP * 4; i < dim; i += blockDim.x / WARP * 4) {
-        float4 sum = make_float4(last * s->state[i][j], last * s->state[i + 1][j],
-                                 last * s->state[i + 2][j], last * s->state[i + 3][j]);
+    for (uint32_t i = threadIdx.x / WARP * EACH; i < dim; i += blockDim.x / WARP * EACH) {
+        float sum[EACH];
+#pragma unroll
+        for (uint32_t r = 0; r < EACH; r++)
+            sum[r] = last * s->state[i + r][j];
 #pragma unroll 4
-        for (uint32_t t = 0; t < CHUNK; t++)
-            add4(sum, s->tail[t] * s->d[t][j], *(const float4 *)(s->k + t * QK_PITCH + i));
-        s->state[i][j] = sum.x;
-        s->state[i + 1][j] = sum.y;
-        s->state[i + 2][j] = sum.z;
-        s->state[i + 3][j] = sum.w;
+        for (uint32_t t = 0; t < CHUNK; t++) {
+            const float v = s->tail[t] * s->d[t][j];
+            const float4 low = *(const float4 *)(s->k + t * QK_PITCH + i);
+            const float4 high = *(const float4 *)(s->k + t * QK_PITCH + i + 4);
+            const float k[EACH] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+            for (uint32_t r = 0; r < EACH; r++)
+                sum[r] = fmaf(v, k[r], sum[r]);
+        }
+#pragma unroll
+        for (uint32_t r = 0; r < EACH; r++)
+            s->state[i + r][j] = sum[r];
     }
 }
 
@@ -266,7 +278,7 @@ DEVICE void chunk_run(const delta_net_cuda_args &a, const cut_place &p, uint32_t
     chunk_update(s, b.dim, j);
 }
 
-KERNEL_FIT(delta_net_chunks, delta_net_cuda_args, 256, 3) {
+KERNEL_FIT(delta_net_chunks, delta_net_cuda_args, 256, 1) {
     DYNAMIC_SHARED(shared);
     launch_begin();
     chunk_shared *s = (chunk_shared *)shared;

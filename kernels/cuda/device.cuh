@@ -73,35 +73,41 @@ __device__ __forceinline__ uint32_t half_bits(float x) {
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/* c += A B for A [16][16] and B [16][8] of int8: a0 is row lane / 4, a1 row lane / 4 + 8, b column
- * lane / 4, each columns (rows) 4 (lane % 4) .. + 3; c: rows as a, columns 2 (lane % 4), + 1. */
-__device__ __forceinline__ void mma_k16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+/* c = `from` + A B for A [16][16] and B [16][8] of int8: a0 is row lane / 4, a1 row lane / 4 + 8, b
+ * column lane / 4, each columns (rows) 4 (lane % 4) .. + 3; c: rows as a, columns 2 (lane % 4), + 1. */
+__device__ __forceinline__ void mma_k16_from(int (&c)[4], int from, uint32_t a0, uint32_t a1,
+                                             uint32_t b) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-        "{%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(b));
+        "{%7,%7,%7,%7};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b), "r"(from));
 #else
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-        : "+r"(c[0]), "+r"(c[1])
-        : "r"(a0), "r"(b));
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-        : "+r"(c[2]), "+r"(c[3])
-        : "r"(a1), "r"(b));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+        : "=r"(c[0]), "=r"(c[1])
+        : "r"(a0), "r"(b), "r"(from));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+        : "=r"(c[2]), "=r"(c[3])
+        : "r"(a1), "r"(b), "r"(from));
 #endif
 }
 
 /* The same with 32 columns: a2, a3 and b1 hold columns 16 .. 31. */
-__device__ __forceinline__ void mma_k32(int (&c)[4], const uint32_t (&a)[4],
-                                        const uint32_t (&b)[2]) {
+__device__ __forceinline__ void mma_k32_from(int (&c)[4], int from, const uint32_t (&a)[4],
+                                             const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        "{%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from));
 #else
-    mma_k16(c, a[0], a[1], b[0]);
-    mma_k16(c, a[2], a[3], b[1]);
+    mma_k16_from(c, from, a[0], a[1], b[0]);
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(c[0]), "+r"(c[1])
+        : "r"(a[2]), "r"(b[1]));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(c[2]), "+r"(c[3])
+        : "r"(a[3]), "r"(b[1]));
 #endif
 }
 

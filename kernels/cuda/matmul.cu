@@ -1,8 +1,8 @@
 /* matmul.cu - matrices against many rows of activations; kernels/cuda/matmul.h.
  *
- * Shapes  a block of matmul_q8 makes 64 rows x 64 tokens of the result, 128 columns at a time, a
+ * Shapes  a block of matmul_q8 makes 128 rows x 64 tokens of the result, 128 columns at a time, a
  *         block of matmul_f32 32 x 32.
- * Launch  grid (row tiles of all matrices, token tiles), block 128 (matmul_choose); no dynamic
+ * Launch  grid (row tiles of all matrices, token tiles), block 256 or 128 (matmul_choose); no dynamic
  *         shared memory.
  * Cost    matmul_q8: int8 tensor cores; a product of 16 x 8 x 32 is followed by 12 (with minima
  *         16) float operations a lane, which bound it.  Weights are decoded once a token tile; the
@@ -12,7 +12,7 @@
  *         sum is longer than a few dozen terms.  Both the same for every token.
  * Oracle  as matvec.cu; compared in tests/kernels/cuda_matrix_cases.c.
  *
- * Warp w of 4 has rows 32 (w / 2) of the tile and one half w % 2 of its tokens: 2 x up to 4 products
+ * Warp w of 8 has rows 32 (w / 2) of the tile and one half w % 2 of its tokens: 2 x up to 4 products
  * of 16 x 8.  Gated, rows 16 (2 i) .. of the tile are of the gate and 16 (2 i + 1) .. of up, so
  * that a lane has both of the same place.
  */
@@ -21,11 +21,13 @@
 #include "kernels/cuda/unit.cuh"
 
 enum {
-    TILE = 64,
+    TILE = MATMUL_TILE_TOKENS,
+    TILE_ROWS = MATMUL_TILE_ROWS,
     TILE_UNITS = 4, /* of 32 columns, in a stage */
     TILE_COLS = 32 * TILE_UNITS,
-    TILE_PITCH = TILE_COLS + 16, /* bytes: rows start 4 banks apart */
-    HIDDEN_PITCH = 33,
+    TILE_PITCH = TILE_COLS + 16,                     /* bytes: rows start 4 banks apart */
+    X_PIECES = 2 * TILE_UNITS * TILE / MATMUL_BLOCK, /* of 16 activations, of a thread */
+    HIDDEN_PITCH = TILE_ROWS / 2 + 1,
     RARE = -1 /* types that come by bytes */
 };
 
@@ -91,18 +93,18 @@ DEVICE constexpr bool has_minima(int type) {
  * and for the rare types { minimum 0, minimum 1 }.  Of activations: { scale, scale * sum } of a
  * unit, or for the rare types of each half. */
 typedef struct q8_tile {
-    unsigned char w[TILE * TILE_PITCH];
+    unsigned char w[TILE_ROWS * TILE_PITCH];
     unsigned char x[TILE * TILE_PITCH];
-    float2 w_factor[2][TILE_UNITS][TILE];
+    float2 w_factor[2][TILE_UNITS][TILE_ROWS];
     float2 x_factor[2 * TILE_UNITS][TILE];
 } q8_tile;
 
 /* What a thread holds of a stage.  Weights: two units of row t / 2 of the tile that share most of
- * their bytes; activations: half t % 2 of the columns of token t / 2. */
+ * their bytes; activations: unit t % 4 of token t / 4. */
 typedef struct stage_held {
     raw_unit w[2];
-    uint4 q[TILE_UNITS];
-    float2 f[TILE_UNITS];
+    uint4 q[X_PIECES];
+    float2 f[X_PIECES];
 } stage_held;
 
 /* Unit h of the thread's two, in the stage. */
@@ -129,7 +131,7 @@ DEVICE void load_weights(const matrix_view &m, const unsigned char *row, uint32_
     if (TYPE == RARE) return;
     const uint32_t u = stage * TILE_UNITS + unit_in_stage<TYPE>(0);
     const uint32_t other = stage * TILE_UNITS + unit_in_stage<TYPE>(1);
-    if (u < m.n_cols / 32) unit_load<TYPE>(m, row, u, held.w[0]);
+    if (u < m.n_cols / 32) unit_load<TYPE, TYPE != QUANT_Q5_K>(m, row, u, held.w[0]);
     if (TYPE == QUANT_Q6_K)
         held.w[1].extra = load2(row + other / 8 * 210 + 192 + other % 8 * 2);
     else if (TYPE == CUDA_Q6_K_SPLIT)
@@ -141,8 +143,8 @@ DEVICE void load_weights(const matrix_view &m, const unsigned char *row, uint32_
 DEVICE void load_activations(const unsigned char *row, uint32_t n_cols, uint32_t stage,
                              stage_held &held) {
 #pragma unroll
-    for (uint32_t i = 0; i < TILE_UNITS; i++) {
-        const uint32_t h = (stage * 2 + threadIdx.x % 2) * TILE_UNITS + i;
+    for (uint32_t i = 0; i < X_PIECES; i++) {
+        const uint32_t h = (stage * TILE_UNITS + threadIdx.x % TILE_UNITS) * X_PIECES + i;
         held.q[i] = make_uint4(0, 0, 0, 0);
         held.f[i] = make_float2(0, 0);
         if (row == 0 || h >= n_cols / 16) continue;
@@ -168,8 +170,10 @@ DEVICE void decode_weights(const matrix_view &m, const unsigned char *row, uint3
 
 template <int TYPE>
 DEVICE void put_weights(q8_tile *tile, const matrix_view &m, const unsigned char *row,
-                        uint32_t stage, const stage_held &held) {
+                        uint32_t stage, stage_held &held) {
     const uint32_t r = threadIdx.x / 2;
+    /* Scales of Q5_K would be four registers too many; they lie where its bits just came from. */
+    if (TYPE == QUANT_Q5_K) held.w[0].v[0] = load16(row + stage * TILE_UNITS / 8 * 176);
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
         const uint32_t at = unit_in_stage<TYPE>(h), u = stage * TILE_UNITS + at;
@@ -185,16 +189,16 @@ DEVICE void put_weights(q8_tile *tile, const matrix_view &m, const unsigned char
 }
 
 template <int TYPE> DEVICE void put_activations(q8_tile *tile, const stage_held &held) {
-    const uint32_t token = threadIdx.x / 2, first = threadIdx.x % 2 * TILE_UNITS;
-#pragma unroll
-    for (uint32_t i = 0; i < TILE_UNITS; i++) {
-        *(uint4 *)(tile->x + token * TILE_PITCH + 16 * (first + i)) = held.q[i];
-        if (TYPE == RARE) tile->x_factor[first + i][token] = held.f[i];
+    const uint32_t token = threadIdx.x / TILE_UNITS, at = threadIdx.x % TILE_UNITS;
+    uint4 *to = (uint4 *)(tile->x + token * TILE_PITCH + 32 * at);
+    to[0] = held.q[0];
+    to[1] = held.q[1];
+    if (TYPE == RARE) {
+        tile->x_factor[2 * at][token] = held.f[0];
+        tile->x_factor[2 * at + 1][token] = held.f[1];
+    } else {
+        tile->x_factor[at][token] = make_float2(held.f[0].x, held.f[0].y + held.f[1].y);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < TILE_UNITS && TYPE != RARE; i += 2)
-        tile->x_factor[(first + i) / 2][token] =
-            make_float2(held.f[i].x, held.f[i].y + held.f[i + 1].y);
 }
 
 DEVICE uint32_t tile_word(const unsigned char *rows, uint32_t row, uint32_t byte) {
@@ -236,76 +240,109 @@ DEVICE token_range tokens_of_warp(uint32_t n) {
     return r;
 }
 
-/* 32 columns: unit `at` of the stage. */
-template <int TYPE>
-DEVICE void multiply_unit(const q8_tile *tile, uint32_t at, const token_range &tokens,
-                          float (&acc)[2][4][4]) {
-    const uint32_t g = lane_index() / 4, l = lane_index() % 4;
-    const uint32_t row0 = threadIdx.x / WARP / 2 * 32 + g;
+/* A warp's operands of 32 columns of its 32 rows. */
+typedef struct row_unit {
     uint32_t w[2][4];
-    float2 f[2][2], m[2][2];
+    float2 f[2][2]; /* of rows lane / 4, + 8 */
+    float2 m[2][2];
+} row_unit;
+
+template <int TYPE> DEVICE void take_rows(const q8_tile *tile, uint32_t at, row_unit &r) {
+    const uint32_t g = lane_index() / 4, byte = 32 * at + 4 * (lane_index() % 4);
+    const uint32_t row0 = threadIdx.x / WARP / 2 * 32 + g;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint32_t row = row0 + 16 * (uint32_t)i, byte = 32 * at + 4 * l;
-        w[i][0] = tile_word(tile->w, row, byte);
-        w[i][1] = tile_word(tile->w, row + 8, byte);
-        w[i][2] = tile_word(tile->w, row, byte + 16);
-        w[i][3] = tile_word(tile->w, row + 8, byte + 16);
-        f[i][0] = tile->w_factor[0][at][row];
-        f[i][1] = tile->w_factor[0][at][row + 8];
+        const uint32_t row = row0 + 16 * (uint32_t)i;
+        r.w[i][0] = tile_word(tile->w, row, byte);
+        r.w[i][1] = tile_word(tile->w, row + 8, byte);
+        r.w[i][2] = tile_word(tile->w, row, byte + 16);
+        r.w[i][3] = tile_word(tile->w, row + 8, byte + 16);
+        r.f[i][0] = tile->w_factor[0][at][row];
+        r.f[i][1] = tile->w_factor[0][at][row + 8];
+        if (TYPE != RARE) continue;
+        r.m[i][0] = tile->w_factor[1][at][row];
+        r.m[i][1] = tile->w_factor[1][at][row + 8];
+    }
+}
+
+/* Against eight tokens, from `token` on. */
+template <int TYPE>
+DEVICE void multiply_tokens(const q8_tile *tile, uint32_t at, uint32_t token, const row_unit &r,
+                            float (&acc0)[4], float (&acc1)[4]) {
+    const uint32_t g = lane_index() / 4, l = lane_index() % 4;
+    const uint32_t x[2] = {tile_word(tile->x, token + g, 32 * at + 4 * l),
+                           tile_word(tile->x, token + g, 32 * at + 4 * l + 16)};
+    const uint32_t k = TYPE == RARE ? 2 * at : at;
+    const float4 low = *(const float4 *)&tile->x_factor[k][token + 2 * l];
+    float4 high = low;
+    if (TYPE == RARE) high = *(const float4 *)&tile->x_factor[k + 1][token + 2 * l];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float(&acc)[4] = i == 0 ? acc0 : acc1;
+        const float2(&f)[2] = r.f[i];
+        int c[4];
+        if (scales_of_16(TYPE)) {
+            int d[4];
+            mma_k16_from(c, SUM_BEGIN, r.w[i][0], r.w[i][1], x[0]);
+            mma_k16_from(d, SUM_BEGIN, r.w[i][2], r.w[i][3], x[1]);
+            add_scaled(acc, c, f[0].x, f[1].x, low.x, low.z);
+            add_scaled(acc, d, f[0].y, f[1].y, low.x, low.z);
+        } else {
+            mma_k32_from(c, SUM_BEGIN, r.w[i], x);
+            add_scaled(acc, c, f[0].x, f[1].x, low.x, low.z);
+        }
         if (TYPE == RARE) {
-            m[i][0] = tile->w_factor[1][at][row];
-            m[i][1] = tile->w_factor[1][at][row + 8];
+            add_minima(acc, r.m[i][0].x, r.m[i][1].x, low.y, low.w);
+            add_minima(acc, r.m[i][0].y, r.m[i][1].y, high.y, high.w);
+        } else if (has_minima(TYPE)) {
+            add_minima(acc, f[0].y, f[1].y, low.y, low.w);
         }
     }
+}
+
+/* A stage; where all 32 tokens are there nothing stands between their products. */
+template <int TYPE>
+DEVICE void multiply_stage(const q8_tile *tile, uint32_t n, float (&acc)[2][4][4]) {
+    const token_range tokens = tokens_of_warp(n);
+    const bool whole = TYPE != RARE && tokens.end - tokens.begin == 32;
+#pragma unroll 1
+    for (uint32_t at = 0; at < TILE_UNITS && whole; at++) {
+        row_unit r;
+        take_rows<TYPE>(tile, at, r);
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const uint32_t token = tokens.begin + 8 * (uint32_t)j;
-        if (token >= tokens.end) break;
-        const uint32_t x[2] = {tile_word(tile->x, token + g, 32 * at + 4 * l),
-                               tile_word(tile->x, token + g, 32 * at + 4 * l + 16)};
-        const uint32_t k = TYPE == RARE ? 2 * at : at;
-        const float4 low = *(const float4 *)&tile->x_factor[k][token + 2 * l];
-        float4 high = low;
-        if (TYPE == RARE) high = *(const float4 *)&tile->x_factor[k + 1][token + 2 * l];
+        for (uint32_t j = 0; j < 4; j++)
+            multiply_tokens<TYPE>(tile, at, tokens.begin + 8 * j, r, acc[0][j], acc[1][j]);
+    }
+#pragma unroll 1
+    for (uint32_t at = 0; at < TILE_UNITS && !whole; at++) {
+        row_unit r;
+        take_rows<TYPE>(tile, at, r);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int c[4] = {SUM_BEGIN, SUM_BEGIN, SUM_BEGIN, SUM_BEGIN};
-            if (scales_of_16(TYPE)) {
-                int d[4] = {SUM_BEGIN, SUM_BEGIN, SUM_BEGIN, SUM_BEGIN};
-                mma_k16(c, w[i][0], w[i][1], x[0]);
-                mma_k16(d, w[i][2], w[i][3], x[1]);
-                add_scaled(acc[i][j], c, f[i][0].x, f[i][1].x, low.x, low.z);
-                add_scaled(acc[i][j], d, f[i][0].y, f[i][1].y, low.x, low.z);
-            } else {
-                mma_k32(c, w[i], x);
-                add_scaled(acc[i][j], c, f[i][0].x, f[i][1].x, low.x, low.z);
-            }
-            if (TYPE == RARE) {
-                add_minima(acc[i][j], m[i][0].x, m[i][1].x, low.y, low.w);
-                add_minima(acc[i][j], m[i][0].y, m[i][1].y, high.y, high.w);
-            } else if (has_minima(TYPE)) {
-                add_minima(acc[i][j], f[i][0].y, f[i][1].y, low.y, low.w);
-            }
+        for (uint32_t j = 0; j < 4; j++) {
+            if (tokens.begin + 8 * j >= tokens.end) break;
+            multiply_tokens<TYPE>(tile, at, tokens.begin + 8 * j, r, acc[0][j], acc[1][j]);
         }
     }
 }
 
 /* Of a plain product the first weights come before what they are multiplied by is waited for. */
 template <int TYPE>
-DEVICE void multiply_tile(const matmul_args &a, const tile_place &p, q8_tile *tile,
+DEVICE void multiply_tile(const matmul_args &a, const tile_place *p, q8_tile *tile,
                           float (&acc)[2][4][4]) {
-    matrix_view m = {(const unsigned char *)p.matrix.weights, p.matrix.row_bytes,
-                     p.matrix.split_d, p.matrix.type, a.n_cols};
-    const unsigned char *row = row_of_thread(a, p, m), *x = 0;
-    const uint32_t token = threadIdx.x / 2, n_stages = (a.n_cols + TILE_COLS - 1) / TILE_COLS;
-    const token_range tokens = tokens_of_warp(p.n);
+    matrix_view m = {(const unsigned char *)p->matrix.weights, p->matrix.row_bytes,
+                     p->matrix.split_d, p->matrix.type, a.n_cols};
+    const unsigned char *row = row_of_thread(a, *p, m), *x = 0;
+    const uint32_t token = threadIdx.x / TILE_UNITS,
+                   n_stages = (a.n_cols + TILE_COLS - 1) / TILE_COLS;
     stage_held held;
     load_weights<TYPE>(m, row, 0, held);
     if (a.n_groups == 0) launch_begin();
-    if (token < p.n)
-        x = (const unsigned char *)a.act + in_row(a, p.first + token) * a.act_stride;
+    if (token < p->n)
+        x = (const unsigned char *)a.act + in_row(a, p->first + token) * a.act_stride;
     load_activations(x, a.n_cols, 0, held);
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        acc[i / 16][i / 4 % 4][i % 4] = 0;
 #pragma unroll 1
     for (uint32_t stage = 0; stage < n_stages; stage++) {
         __syncthreads();
@@ -316,17 +353,15 @@ DEVICE void multiply_tile(const matmul_args &a, const tile_place &p, q8_tile *ti
             load_weights<TYPE>(m, row, stage + 1, held);
             load_activations(x, a.n_cols, stage + 1, held);
         }
-#pragma unroll
-        for (uint32_t at = 0; at < TILE_UNITS; at++)
-            multiply_unit<TYPE>(tile, at, tokens, acc);
+        multiply_stage<TYPE>(tile, p->n, acc);
     }
 }
 
 /* silu(gate) * up to shared memory, then a warp a token. */
 DEVICE void store_gated(const matmul_args &a, const tile_place &p, const token_range &tokens,
                         const float (&acc)[2][4][4], float *hidden) {
+    enum { GROUPS = TILE_ROWS / 2 / WARP };
     const uint32_t warp = threadIdx.x / WARP, g = lane_index() / 4, l = lane_index() % 4;
-    __syncthreads();
 #pragma unroll
     for (uint32_t e = 0; e < 16; e++) {
         const uint32_t j = e / 4, c = e % 4, token = tokens.begin + 8 * j + 2 * l + c % 2;
@@ -335,43 +370,20 @@ DEVICE void store_gated(const matmul_args &a, const tile_place &p, const token_r
                 silu(acc[0][j][c]) * acc[1][j][c];
     }
     __syncthreads();
-    for (uint32_t token = warp; token < p.n; token += MATMUL_BLOCK / WARP)
+    for (uint32_t i = warp; i < p.n * GROUPS; i += MATMUL_BLOCK / WARP) {
+        const uint32_t token = i / GROUPS, at = i % GROUPS * WARP;
+        if (p.row + at >= a.n_rows) continue;
         act_store_group((unsigned char *)a.gated_act + (p.first + token) * a.gated_stride,
-                        a.n_rows, p.row, hidden[token * HIDDEN_PITCH + lane_index()]);
+                        a.n_rows, p.row + at, hidden[token * HIDDEN_PITCH + at + lane_index()]);
+    }
 }
 
-/* Turing's one more register for an address is one too many for four blocks. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-enum { Q8_BLOCKS = 3 };
-#else
-enum { Q8_BLOCKS = 4 };
-#endif
-
-KERNEL_FIT(matmul_q8, matmul_args, MATMUL_BLOCK, Q8_BLOCKS) {
-    __shared__ __align__(16) q8_tile tile[1];
-    if (a.n_groups > 0) launch_begin();
-    const tile_place p = place_of_tile(a, a.gated_act != 0 ? TILE / 2 : TILE);
-    if (p.n == 0) return;
-    float acc[2][4][4] = {};
-    switch (p.matrix.type) {
-    case QUANT_Q4_K:
-        multiply_tile<QUANT_Q4_K>(a, p, tile, acc);
-        break;
-    case QUANT_Q5_K:
-        multiply_tile<QUANT_Q5_K>(a, p, tile, acc);
-        break;
-    case QUANT_Q6_K:
-        multiply_tile<QUANT_Q6_K>(a, p, tile, acc);
-        break;
-    case CUDA_Q6_K_SPLIT:
-        multiply_tile<CUDA_Q6_K_SPLIT>(a, p, tile, acc);
-        break;
-    case QUANT_Q8_0:
-        multiply_tile<QUANT_Q8_0>(a, p, tile, acc);
-        break;
-    default:
-        multiply_tile<RARE>(a, p, tile, acc);
-    }
+template <int TYPE>
+DEVICE void make_tile(const matmul_args &a, q8_tile *tile, const tile_place *kept) {
+    float acc[2][4][4];
+    multiply_tile<TYPE>(a, kept, tile, acc);
+    __syncthreads();
+    const tile_place p = *kept;
     const token_range tokens = tokens_of_warp(p.n);
     if (a.gated_act != 0) {
         store_gated(a, p, tokens, acc, (float *)tile);
@@ -388,11 +400,36 @@ KERNEL_FIT(matmul_q8, matmul_args, MATMUL_BLOCK, Q8_BLOCKS) {
     }
 }
 
+/* The place is kept in shared memory, so that it fills no registers while the tile is made. */
+KERNEL_FIT(matmul_q8, matmul_args, MATMUL_BLOCK, 2) {
+    __shared__ __align__(16) q8_tile tile[1];
+    __shared__ tile_place kept[1];
+    if (a.n_groups > 0) launch_begin();
+    const tile_place p = place_of_tile(a, a.gated_act != 0 ? TILE_ROWS / 2 : TILE_ROWS);
+    if (p.n == 0) return;
+    if (threadIdx.x == 0) kept[0] = p;
+    __syncthreads();
+    switch (p.matrix.type) {
+    case QUANT_Q4_K:
+        return make_tile<QUANT_Q4_K>(a, tile, kept);
+    case QUANT_Q5_K:
+        return make_tile<QUANT_Q5_K>(a, tile, kept);
+    case QUANT_Q6_K:
+        return make_tile<QUANT_Q6_K>(a, tile, kept);
+    case CUDA_Q6_K_SPLIT:
+        return make_tile<CUDA_Q6_K_SPLIT>(a, tile, kept);
+    case QUANT_Q8_0:
+        return make_tile<QUANT_Q8_0>(a, tile, kept);
+    default:
+        return make_tile<RARE>(a, tile, kept);
+    }
+}
+
 /* ---- float32 ---- */
 
 enum {
     FLOAT_TILE = MATMUL_FLOAT_TILE,
-    FLOAT_WARPS = MATMUL_BLOCK / WARP,
+    FLOAT_WARPS = MATMUL_FLOAT_BLOCK / WARP,
     FLOAT_COLS = 32 * FLOAT_WARPS,
     FLOAT_PITCH = FLOAT_TILE + 4
 };
@@ -485,7 +522,7 @@ DEVICE void join_floats(const matmul_args &a, const tile_place &p, float *sums,
     }
 }
 
-KERNEL_FIT(matmul_f32, matmul_args, MATMUL_BLOCK, 4) {
+KERNEL_FIT(matmul_f32, matmul_args, MATMUL_FLOAT_BLOCK, 4) {
     __shared__ __align__(16) f32_tile tile[1];
     launch_begin();
     tile_place p = place_of_tile(a, FLOAT_TILE);

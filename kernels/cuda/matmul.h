@@ -22,10 +22,11 @@
 #include "kernels/cuda/weights.h"
 
 enum {
-    MATMUL_TILE_ROWS = 64,
+    MATMUL_TILE_ROWS = 128,
     MATMUL_TILE_TOKENS = 64,
     MATMUL_FLOAT_TILE = 32, /* rows, and tokens, of a block of matmul_f32 */
-    MATMUL_BLOCK = 128,
+    MATMUL_BLOCK = 256,
+    MATMUL_FLOAT_BLOCK = 128,
     MATMUL_MORE = 3
 };
 
@@ -99,7 +100,7 @@ static inline cuda_kernel matmul_choose(const matmul_args *a, cuda_shape *out) {
     uint32_t n = cuda_ceil_div(a->n_rows, each);
     for (uint32_t i = 0; i < a->n_more; i++)
         n += cuda_ceil_div(a->more[i].n_rows, each);
-    *out = cuda_shape_of(n, tiles, MATMUL_BLOCK);
+    *out = cuda_shape_of(n, tiles, exact ? MATMUL_FLOAT_BLOCK : MATMUL_BLOCK);
     if (exact) out->grid_z = MATMUL_TILE_TOKENS / MATMUL_FLOAT_TILE;
     return exact ? CUDA_KERNEL_matmul_f32 : CUDA_KERNEL_matmul_q8;
 }

@@ -77,8 +77,8 @@ DEVICE void join32(const uint4 *v, uint32_t last, uint32_t shift, uint32_t *out)
     out[7] = joined(v[1].w, last, shift);
 }
 
-/* row: the row's first byte; u: which 32 columns of it. */
-template <int TYPE>
+/* row: the row's first byte; u: which 32 columns of it.  HEAD: of Q5_K the scales too. */
+template <int TYPE, bool HEAD = true>
 DEVICE void unit_load(const matrix_view &m, const unsigned char *row, uint32_t u, raw_unit &r) {
     const uint32_t in = u % 8;
     if (TYPE == QUANT_Q4_K) {
@@ -88,7 +88,7 @@ DEVICE void unit_load(const matrix_view &m, const unsigned char *row, uint32_t u
         r.v[2] = load16(b + 32 + in / 2 * 32);
     } else if (TYPE == QUANT_Q5_K) {
         const unsigned char *b = row + u / 8 * 176;
-        r.v[0] = load16(b);
+        if (HEAD) r.v[0] = load16(b);
         r.v[1] = load16(b + 48 + in / 2 * 32);
         r.v[2] = load16(b + 64 + in / 2 * 32);
         r.v[3] = load16(b + 16);

@@ -234,7 +234,7 @@ static inline uint32_t half_bits(float x) {
 }
 
 /* c += A B, [16][16] by [16][8]; kernels/cuda/device.cuh says which lane has what. */
-static inline void mma_k16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+static inline void mma_k16_add(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
     const emu_round &all = emu_exchange(a0, a1, b);
     const uint32_t g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
     for (uint32_t i = 0; i < 4; i++)
@@ -242,9 +242,14 @@ static inline void mma_k16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
             c[i] =
                 __dp4a((int)all[g * 4 + q][i / 2], (int)all[(2 * l + i % 2) * 4 + q][2], c[i]);
 }
-static inline void mma_k32(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    mma_k16(c, a[0], a[1], b[0]);
-    mma_k16(c, a[2], a[3], b[1]);
+static inline void mma_k16_from(int (&c)[4], int from, uint32_t a0, uint32_t a1, uint32_t b) {
+    c[0] = c[1] = c[2] = c[3] = from;
+    mma_k16_add(c, a0, a1, b);
+}
+static inline void mma_k32_from(int (&c)[4], int from, const uint32_t (&a)[4],
+                                const uint32_t (&b)[2]) {
+    mma_k16_from(c, from, a[0], a[1], b[0]);
+    mma_k16_add(c, a[2], a[3], b[1]);
 }
 
 static inline float half_value(uint32_t bits);
