@@ -33,11 +33,12 @@ typedef struct cuda_span {
     batch_view view;
 } cuda_span;
 
-/* Records on their way from the host tier, which holds each until its event says that it has
- * arrived; the oldest is next. */
+/* Records on their way from the host tier or to it, which holds each until its event says that
+ * it has arrived; the oldest is next. */
 typedef struct cuda_staging {
     cuda_event used[CUDA_RECORD_BUFFERS];
     bool held[CUDA_RECORD_BUFFERS];
+    bool comes_back[CUDA_RECORD_BUFFERS]; /* from VRAM */
     uint32_t layer[CUDA_RECORD_BUFFERS], expert[CUDA_RECORD_BUFFERS];
     uint32_t next;
 } cuda_staging;
@@ -200,6 +201,8 @@ void cuda_tell_progress(backend_cuda *b, uint64_t n_bytes);
 void cuda_copy_matrix(const weight_matrix *m, const void *data, unsigned char *out);
 void cuda_copy_back(const weight_matrix *m, size_t first_block, size_t n_blocks,
                     const unsigned char *data, unsigned char *out);
+/* The record of the host tier is whole: what was on its way from VRAM has arrived. */
+void cuda_await_record(backend_cuda *b, uint32_t layer, uint32_t expert);
 /* Put an expert's record on its way over h2d. */
 void cuda_ship(backend_cuda *b, uint32_t layer, uint32_t expert, cuda_pointer to);
 

@@ -102,6 +102,18 @@ static bool await_oldest(backend_cuda *b) {
     return true;
 }
 
+/* What was enqueued last on h2d reads or writes a record, which stays until it is done. */
+static void hold_record(backend_cuda *b, uint32_t layer, uint32_t expert, bool comes_back) {
+    cuda_staging *s = &b->experts.staging;
+    uint32_t i = s->next;
+    s->next = (i + 1) % CUDA_RECORD_BUFFERS;
+    s->held[i] = true;
+    s->comes_back[i] = comes_back;
+    s->layer[i] = layer;
+    s->expert[i] = expert;
+    (void)CUDA_DO(b, cuEventRecord, s->used[i], b->h2d);
+}
+
 static void fail_of_tier(backend_cuda *b) {
     if (b->failed != STATUS_OK) return;
     b->failed = host_tier_failure(b->experts.host, &b->failure);
@@ -109,7 +121,6 @@ static void fail_of_tier(backend_cuda *b) {
 
 void cuda_ship(backend_cuda *b, uint32_t layer, uint32_t expert, cuda_pointer to) {
     cuda_experts *x = &b->experts;
-    cuda_staging *s = &x->staging;
     size_t n = layer_expert_bytes(&b->weights->layers[layer]);
     x->bytes_moved += n;
     if (x->all != NULL) {
@@ -123,13 +134,36 @@ void cuda_ship(backend_cuda *b, uint32_t layer, uint32_t expert, cuda_pointer to
         fail_of_tier(b);
         return;
     }
-    uint32_t i = s->next;
-    s->next = (i + 1) % CUDA_RECORD_BUFFERS;
-    s->held[i] = true;
-    s->layer[i] = layer;
-    s->expert[i] = expert;
     (void)CUDA_DO(b, cuMemcpyHtoDAsync, to, bytes, n, b->h2d);
-    (void)CUDA_DO(b, cuEventRecord, s->used[i], b->h2d);
+    hold_record(b, layer, expert, false);
+}
+
+void cuda_await_record(backend_cuda *b, uint32_t layer, uint32_t expert) {
+    const cuda_staging *s = &b->experts.staging;
+    for (uint32_t i = 0; i < CUDA_RECORD_BUFFERS; i++) {
+        if (s->held[i] && s->comes_back[i] && s->layer[i] == layer && s->expert[i] == expert)
+            (void)CUDA_DO(b, cuEventSynchronize, s->used[i]);
+    }
+}
+
+/* A record goes to a slot.  What the slot held goes back to RAM first, on the same stream, and
+ * what it holds now has no need of RAM: the tiers hold different experts. */
+static void ship_to_slot(backend_cuda *b, uint32_t layer, const expert_insert *insert,
+                         cuda_pointer slot) {
+    cuda_experts *x = &b->experts;
+    uint32_t n = b->config->n_experts;
+    if (x->all == NULL && insert->former >= 0 && await_oldest(b)) {
+        uint32_t owner = (uint32_t)(insert->former / n),
+                 expert = (uint32_t)(insert->former % n);
+        unsigned char *back = host_tier_receive(x->host, owner, expert);
+        if (back != NULL) {
+            (void)CUDA_DO(b, cuMemcpyDtoHAsync, back, slot,
+                          layer_expert_bytes(&b->weights->layers[owner]), b->h2d);
+            hold_record(b, owner, expert, true);
+        }
+    }
+    cuda_ship(b, layer, insert->expert, slot);
+    if (x->all == NULL) host_tier_demote(x->host, layer, insert->expert);
 }
 
 static void ship(backend_cuda *b, const layer_weights *l, uint32_t expert, cuda_pointer to) {
@@ -186,7 +220,7 @@ static bool gather_step(backend_cuda *b, const layer_weights *l, uint32_t layer)
     size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
     bool fits = n_misses - n_inserts <= b->layout.n_staging;
     for (size_t i = 0; i < n_inserts; i++) {
-        ship(b, l, x->inserts[i].expert, slot_at(b, (uint32_t)x->inserts[i].slot));
+        ship_to_slot(b, layer, &x->inserts[i], slot_at(b, (uint32_t)x->inserts[i].slot));
         expert_cache_commit(x->cache, &x->inserts[i]);
     }
     uint64_t *row = rebuild_row(b, layer);
@@ -432,8 +466,12 @@ static void run_missing_wave(backend_cuda *b, wave_frame *f, size_t *at, size_t 
         const expert_insert *insert = insert_of(x, n_inserts, e);
         table[e] = insert != NULL ? slot_at(b, (uint32_t)insert->slot)
                                   : staging_at(b, half * CUDA_WAVE_EXPERTS + n_shipped);
-        ship(b, f->layer, (uint32_t)e, table[e]);
-        if (insert != NULL) expert_cache_commit(x->cache, insert);
+        if (insert == NULL) {
+            ship(b, f->layer, (uint32_t)e, table[e]);
+        } else {
+            ship_to_slot(b, (uint32_t)(f->layer - b->weights->layers), insert, table[e]);
+            expert_cache_commit(x->cache, insert);
+        }
         n_shipped++;
         if (f->first == UINT32_MAX) f->first = x->first[e];
         f->end = x->first[e + 1];

@@ -229,6 +229,7 @@ static bool take_places(cuda_lane *lane, backend_cuda *b, const layer_weights *l
         }
         const unsigned char *at = host_tier_fetch(x->host, layer, (uint32_t)x->active[i]);
         if (at == NULL) return false;
+        cuda_await_record(b, layer, (uint32_t)x->active[i]);
         const unsigned char *up = at + one_bytes(&l->exp_gate);
         *p = (expert_place){at, up, up + one_bytes(&l->exp_up)};
         lane->record_of[lane->n_records++] = (uint32_t)i;

@@ -206,13 +206,15 @@ size_t expert_cache_plan_inserts(expert_cache *c, expert_insert *out, size_t n) 
     while (n_out < n && c->n_inserted < c->inserts_per_layer) {
         miss *m = best_miss(c);
         if (m == NULL) break;
+        bool was_free = c->n_free > 0;
         int32_t at = take_slot(c);
         if (at == EXPERT_MISS) break;
+        int64_t former = was_free ? -1 : (int64_t)c->slots[at].owner;
         c->slots[at] = (slot){.owner = c->layer * c->n_experts + m->expert,
                               .pin = c->epoch,
                               .counter = COUNTER_NEW,
                               .phase = SLOT_FILLING};
-        out[n_out++] = (expert_insert){m->expert, at};
+        out[n_out++] = (expert_insert){m->expert, at, former};
         m->count = 0; /* chosen */
         c->n_inserted++;
     }

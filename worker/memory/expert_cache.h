@@ -28,6 +28,8 @@ enum { EXPERT_MISS = -1 };
 typedef struct expert_insert {
     uint32_t expert; /* of the current layer */
     int32_t slot;    /* copy the record here, then expert_cache_commit() */
+    int64_t
+        former; /* layer * n_experts + expert whose record lies there until then; -1: none */
 } expert_insert;
 
 /* n_slots below n_layers * n_experts_used, one token's working set, is refused
