@@ -81,6 +81,7 @@ CUDA_SRC    := $(sort $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh kernels/cu
 NVCC_FLAGS  := -std=c++17 -I. -fmad=false -Xptxas -v
 CUDA_IMAGES := $(CUDA_ARCH:%=$(CUDA_OUT)/sm_%.cubin) $(CUDA_OUT)/compute_$(CUDA_PTX).ptx
 FATBIN_OBJ  := $(BUILD)/obj/kernels/cuda/fatbin.o
+PAGE_OBJ    := $(BUILD)/obj/coordinator/dashboard/page.o
 
 all: $(PROGRAMS) ## build siliceo-coordinator, siliceo-worker and make_model (the default)
 
@@ -129,7 +130,11 @@ $(FATBIN_OBJ): kernels/cuda/fatbin.S
 $(BUILD)/libcommon.a: $(call objects,$(COMMON_SRC))
 $(BUILD)/libkernels.a: $(call objects,$(KERNELS_SRC)) $(FATBIN_OBJ)
 $(BUILD)/libworker.a: $(call objects,$(WORKER_SRC))
-$(BUILD)/libcoordinator.a: $(call objects,$(COORDINATOR_SRC))
+$(PAGE_OBJ): coordinator/dashboard/page.S coordinator/dashboard/index.html
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  as    $<")
+	$(Q)$(CC) -c $< -o $@
+$(BUILD)/libcoordinator.a: $(call objects,$(COORDINATOR_SRC)) $(PAGE_OBJ)
 $(LIBS):
 	@rm -f $@
 	$(if $(Q),@echo "  ar    $@")
@@ -174,7 +179,7 @@ $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/test
 
 # Programs first, then scripts; what a sanitizer build runs leaves out what needs no C of ours.
 TEST_NAMES    := $(patsubst $(BUILD)/tests/%,%,$(TESTS) $(REPLAYS))
-TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/kernels/test_*.sh tests/fleet/test_*.sh tests/fleet/test_*.mjs tests/clients/test_*.mjs)))
+TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/kernels/test_*.sh tests/fleet/test_*.sh tests/fleet/test_*.mjs tests/clients/test_*.mjs tests/browser/test_*.mjs)))
 THREAD_TESTS  := $(filter unit/test_ring unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_engine_loop,$(TEST_NAMES))
 # Minutes of arithmetic on paths that other tests run under the sanitizers as well.
 SAN_SKIPS     := golden/test_chunks golden/test_company clients/test_conversations.mjs

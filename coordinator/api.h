@@ -17,6 +17,7 @@ uint64_t api_priority(const coordinator *c, const http_exchange *x, int said, co
 
 void api_models(coordinator *c, http_exchange *x, const char *id); /* id NULL: all */
 
+void api_dashboard(coordinator *c, http_exchange *x);
 void api_health(coordinator *c, http_exchange *x);
 void api_ready(coordinator *c, http_exchange *x);
 void api_status(coordinator *c, http_exchange *x);

@@ -412,6 +412,7 @@ static void tick(coordinator *c) {
     request_tick(c, now_ns);
     api_chat_tick(c, now_ms);
     http_server_tick(c->http, now_ms);
+    history_tick(&c->history, now_ms, metric_value(c->counters.completion_tokens));
     ledger_tick(c->ledger);
     share_keys(c, now_ms);
     upstreams_tick(c->upstreams, now_ms);

@@ -11,6 +11,7 @@
 #include "coordinator/admission.h"
 #include "coordinator/auth.h"
 #include "coordinator/decisions.h"
+#include "coordinator/history.h"
 #include "coordinator/http_server.h"
 #include "coordinator/ledger.h"
 #include "coordinator/node_table.h"
@@ -63,6 +64,7 @@ typedef struct coordinator {
     bool draining;
     uint64_t drain_until_ms;
 
+    history history;
     metrics metrics;
     counters counters;
     metrics_family *node_families[12]; /* set anew at each scrape, see api_ops.c */

@@ -14,7 +14,8 @@ libcurl4-openssl-dev libsystemd-dev libgnutls28-dev libpq-dev curl jq'
 # The client tests run with Node 18 (Debian 12, Ubuntu 24.04) and later; the format check
 # needs clang-format 14, which Debian 13 does not have.
 test_packages='g++ libcmocka-dev clang clang-format-14|clang-format clang-tidy clang-tools cppcheck
-libclang-rt-dev nodejs npm ca-certificates git postgresql openssl python3'
+libclang-rt-dev nodejs npm ca-certificates git postgresql openssl python3 iproute2 nftables
+chromium|chromium-browser wrk'
 
 is_installed() {
     dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed
