@@ -2,13 +2,18 @@
 #include "coordinator/api.h"
 
 #include "common/clock.h"
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static const double first_token_bounds[] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
                                             2.5,   5,    10,    30,   60,  120,  300};
 static const double between_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
                                         0.25,  0.5,    1,     2.5,  5,     10};
+static const double duration_bounds[] = {0.05, 0.1, 0.25, 0.5, 1,   2.5,  5,   10,
+                                         30,   60,  120,  300, 600, 1800, 3600};
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 typedef enum node_gauge {
@@ -20,16 +25,30 @@ typedef enum node_gauge {
     GAUGE_HIT_RATE,
     GAUGE_MISSES,
     GAUGE_VRAM,
+    GAUGE_VRAM_TOTAL,
     GAUGE_RAM,
     GAUGE_TEMPERATURE,
     GAUGE_BEAT_AGE,
+    GAUGE_ENGINE_AGE,
+    GAUGE_TOKENS,
+    GAUGE_SERVED,
+    GAUGE_FAILED,
     GAUGE_TOTALS,
+    GAUGE_QUEUE_LIMIT,
+    GAUGE_MEMORY,
+    GAUGE_DESCRIPTORS,
+    GAUGE_PROCESSOR,
     N_GAUGES
 } node_gauge;
 
 static metric *counter(coordinator *c, const char *name, const char *help) {
     return metrics_child(metrics_family_add(&c->metrics, METRICS_COUNTER, name, help, NULL, 0),
                          "");
+}
+
+static bool is_total(const char *name) {
+    size_t n = strlen(name);
+    return n > 6 && strcmp(name + n - 6, "_total") == 0;
 }
 
 static void open_node_gauges(coordinator *c) {
@@ -42,14 +61,24 @@ static void open_node_gauges(coordinator *c) {
         {"siliceo_node_expert_hit_ratio", "share of expert look-ups found in slots lately"},
         {"siliceo_node_expert_misses_per_token", "experts fetched for a token lately"},
         {"siliceo_node_vram_used_bytes", "GPU memory in use"},
+        {"siliceo_node_vram_total_bytes", "GPU memory there is"},
         {"siliceo_node_ram_used_bytes", "main memory in use by the worker"},
         {"siliceo_node_temperature_celsius", "temperature of the GPU"},
         {"siliceo_node_beat_age_seconds", "time since the node was last heard"},
+        {"siliceo_node_engine_age_seconds", "since the node's engine loop came round"},
+        {"siliceo_node_completion_tokens_total", "tokens that came from the node"},
+        {"siliceo_node_requests_finished_total", "requests that the node answered"},
+        {"siliceo_node_requests_failed_total", "requests that failed on the node"},
         {"siliceo_requests", "requests now, by where they are"},
+        {"siliceo_queue_limit", "requests that may wait for a node"},
+        {"process_resident_memory_bytes", "main memory that the coordinator holds"},
+        {"process_open_fds", "descriptors that the coordinator holds"},
+        {"process_cpu_seconds_total", "processor time the coordinator has used"},
     };
     for (size_t i = 0; i < N_GAUGES; i++) {
-        c->node_families[i] =
-            metrics_family_add(&c->metrics, METRICS_GAUGE, names[i][0], names[i][1], NULL, 0);
+        c->node_families[i] = metrics_family_add(
+            &c->metrics, is_total(names[i][0]) ? METRICS_COUNTER : METRICS_GAUGE, names[i][0],
+            names[i][1], NULL, 0);
     }
 }
 
@@ -93,6 +122,22 @@ void api_metrics_open(coordinator *c) {
                                                          "between the tokens of a request",
                                                          between_bounds, COUNT(between_bounds)),
                                       "");
+    k->duration = metrics_child(metrics_family_add(&c->metrics, METRICS_HISTOGRAM,
+                                                   "siliceo_request_duration_seconds",
+                                                   "from a request's arrival to its end",
+                                                   duration_bounds, COUNT(duration_bounds)),
+                                "");
+    metrics_family *build =
+        metrics_family_add(&c->metrics, METRICS_GAUGE, "siliceo_build_info", "1", NULL, 0);
+    json_text labels = {0};
+    metrics_label(&labels, "version", SILICEO_BUILD);
+    if (!labels.failed) metric_set(metrics_child(build, labels.bytes), 1);
+    json_text_release(&labels);
+    metric_set(metrics_child(
+                   metrics_family_add(&c->metrics, METRICS_GAUGE, "process_start_time_seconds",
+                                      "when the coordinator began, Unix time", NULL, 0),
+                   ""),
+               (double)c->started_wall_ms / 1000);
     open_node_gauges(c);
 }
 
@@ -117,11 +162,16 @@ static void set_node(coordinator *c, const node *n, json_text *labels, uint64_t 
     metric_set(metrics_child(f[GAUGE_RUNNING], l), n->in_flight);
     metric_set(metrics_child(f[GAUGE_PLACES], l), node_places(n));
     metric_set(metrics_child(f[GAUGE_BEAT_AGE], l), (double)(now_ms - n->last_heard_ms) / 1000);
+    metric_add(metrics_child(f[GAUGE_TOKENS], l), (double)n->tokens_out);
+    metric_add(metrics_child(f[GAUGE_SERVED], l), (double)n->served);
+    metric_add(metrics_child(f[GAUGE_FAILED], l), (double)n->failed);
     if (n->n_models > 0) {
         metric_set(metrics_child(f[GAUGE_PREFILL], l), rates_prefill(&n->models[0].speed));
         metric_set(metrics_child(f[GAUGE_DECODE], l), rates_decode(&n->models[0].speed, 1));
     }
     if (!n->has_beat) return;
+    metric_set(metrics_child(f[GAUGE_ENGINE_AGE], l), (double)n->beat.engine_age_ms / 1000);
+    metric_set(metrics_child(f[GAUGE_VRAM_TOTAL], l), (double)n->beat.vram_total_mib * 1048576);
     metric_set(metrics_child(f[GAUGE_VRAM], l), (double)n->beat.vram_used_mib * 1048576);
     metric_set(metrics_child(f[GAUGE_RAM], l), (double)n->beat.ram_used_mib * 1048576);
     if (n->beat.temperature_c >= 0) {
@@ -130,6 +180,33 @@ static void set_node(coordinator *c, const node *n, json_text *labels, uint64_t 
     if (n->beat.hit_rate < 0) return;
     metric_set(metrics_child(f[GAUGE_HIT_RATE], l), n->beat.hit_rate);
     metric_set(metrics_child(f[GAUGE_MISSES], l), n->beat.misses_per_token);
+}
+
+/* What the kernel says of this process; nothing where /proc is not there. */
+static void set_process(coordinator *c) {
+    metrics_family **f = c->node_families;
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) == 0) {
+        metric_add(metrics_child(f[GAUGE_PROCESSOR], ""),
+                   (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
+    }
+    unsigned long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file != NULL) {
+        if (fscanf(file, "%lu %lu", &all, &resident) == 2) {
+            metric_set(metrics_child(f[GAUGE_MEMORY], ""),
+                       (double)resident * (double)sysconf(_SC_PAGESIZE));
+        }
+        (void)fclose(file);
+    }
+    DIR *folder = opendir("/proc/self/fd");
+    if (folder == NULL) return;
+    int n = -3; /* "." and ".." and this folder's own */
+    while (readdir(folder) != NULL)
+        n++;
+    (void)closedir(folder);
+    metric_set(metrics_child(f[GAUGE_DESCRIPTORS], ""), n);
 }
 
 void api_metrics(coordinator *c, http_exchange *x) {
@@ -142,6 +219,9 @@ void api_metrics(coordinator *c, http_exchange *x) {
     metrics_family *totals = c->node_families[GAUGE_TOTALS];
     metric_set(metrics_child(totals, "where=\"node\""), c->n_running);
     metric_set(metrics_child(totals, "where=\"queue\""), (double)c->queue.n_waiting);
+    metric_set(metrics_child(c->node_families[GAUGE_QUEUE_LIMIT], ""),
+               (double)c->queue.max_waiting);
+    set_process(c);
     metrics_print(&c->metrics, &out);
     if (out.failed)
         http_reply_error(x, 503, "no_memory", NULL, 1, "no memory for the reply");

@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 /* Keys of the outer epoll; those with HTTP_EVENT_BIT are the HTTP server's. */
@@ -371,6 +372,7 @@ static void on_signal(coordinator *c) {
             continue;
         }
         c->draining = true;
+        (void)sd_notify(0, "STOPPING=1\nSTATUS=finishing what runs");
         c->drain_until_ms = clock_monotonic_ms() + (uint64_t)(c->options->drain_s * 1000);
         log_info("drain", "signal=%u running=%u waiting=%zu limit_s=%g", info.ssi_signo,
                  c->n_running, c->queue.n_waiting, c->options->drain_s);
@@ -405,6 +407,13 @@ static void learn_paths(coordinator *c) {
     }
 }
 
+/* systemd, where it asks for that, ends a loop that has stopped coming round. */
+static void pet_watchdog(coordinator *c, uint64_t now_ms) {
+    if (c->watchdog_ms == 0 || now_ms < c->watchdog_next_ms) return;
+    c->watchdog_next_ms = now_ms + c->watchdog_ms / 3;
+    (void)sd_notify(0, "WATCHDOG=1");
+}
+
 static void tick(coordinator *c) {
     uint64_t now_ns = clock_monotonic_ns();
     uint64_t now_ms = now_ns / 1000000u;
@@ -412,6 +421,7 @@ static void tick(coordinator *c) {
     request_tick(c, now_ns);
     api_chat_tick(c, now_ms);
     http_server_tick(c->http, now_ms);
+    pet_watchdog(c, now_ms);
     history_tick(&c->history, now_ms, metric_value(c->counters.completion_tokens));
     ledger_tick(c->ledger);
     share_keys(c, now_ms);
@@ -463,6 +473,10 @@ static void say_goodbye(coordinator *c) {
 }
 
 int coordinator_run(coordinator *c) {
+    uint64_t watchdog_us = 0;
+    if (sd_watchdog_enabled(0, &watchdog_us) > 0) c->watchdog_ms = watchdog_us / 1000;
+    (void)sd_notifyf(0, "READY=1\nSTATUS=http=%s mesh=%s", http_server_address(c->http),
+                     worker_link_address(c->link));
     struct epoll_event events[MAX_EVENTS];
     uint64_t next_tick_ms = clock_monotonic_ms();
     while (!finished(c, clock_monotonic_ms())) {

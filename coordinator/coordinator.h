@@ -30,7 +30,7 @@ typedef struct counters {
     metric *status[6]; /* replies of /v1 by class: 1xx .. 5xx, cut */
     metric *finished, *failed, *cancelled, *refused, *failed_over, *resumed, *joined;
     metric *prompt_tokens, *cached_tokens, *completion_tokens;
-    metric *first_token, *between_tokens;
+    metric *first_token, *between_tokens, *duration;
     metric *garbage;
 } counters;
 
@@ -65,9 +65,10 @@ typedef struct coordinator {
     uint64_t drain_until_ms;
 
     history history;
+    uint64_t watchdog_ms, watchdog_next_ms; /* systemd's, 0: none; when to tell it next */
     metrics metrics;
     counters counters;
-    metrics_family *node_families[12]; /* set anew at each scrape, see api_ops.c */
+    metrics_family *node_families[21]; /* set anew at each scrape, see api_ops.c */
 } coordinator;
 
 /* Open everything.  c must be zeroed, its options set; on failure, too, coordinator_close() is due. */

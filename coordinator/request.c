@@ -150,6 +150,8 @@ void request_fail(coordinator *c, request *r, const request_failure *failure) {
         return;
     }
     metric_add(copy.http_status < 500 ? c->counters.refused : c->counters.failed, 1);
+    metric_observe(c->counters.duration,
+                   (double)(clock_monotonic_ns() - r->received_ns) * 1e-9);
     log_info("request-failed", "request=%s node=%s status=%u code=%s error=\"%s\"",
              r->request_id, r->node != NULL ? r->node->name : "-", copy.http_status, copy.code,
              copy.message);
@@ -290,6 +292,8 @@ status request_submit(coordinator *c, request *r, request_failure *failure) {
 void request_cancel(coordinator *c, request *r, const char *why) {
     if (r->state == REQUEST_CANCELLING) return;
     metric_add(c->counters.cancelled, 1);
+    metric_observe(c->counters.duration,
+                   (double)(clock_monotonic_ns() - r->received_ns) * 1e-9);
     log_info("request-cancelled", "request=%s node=%s reason=%s tokens=%llu", r->request_id,
              r->node != NULL ? r->node->name : "-", why, (unsigned long long)r->tokens);
     account_cancelled(c, r, why);

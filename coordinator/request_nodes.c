@@ -82,6 +82,8 @@ static void count_done(coordinator *c, const request *r, const wire_done *done) 
     r->node->served++;
     r->node->tokens_in += done->prompt_tokens;
     metric_add(c->counters.finished, 1);
+    metric_observe(c->counters.duration,
+                   (double)(clock_monotonic_ns() - r->received_ns) * 1e-9);
     metric_add(c->counters.prompt_tokens, (double)done->prompt_tokens);
     metric_add(c->counters.cached_tokens, (double)done->cached_tokens);
 }

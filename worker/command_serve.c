@@ -249,11 +249,19 @@ static void take_notice(server *s, const notice *n) {
     }
 }
 
+/* Milliseconds between two signs of life that systemd asks for; -1: it asks for none. */
+static int watchdog_ms(void) {
+    uint64_t limit_us = 0;
+    return sd_watchdog_enabled(0, &limit_us) > 0 ? (int)(limit_us / 3000) + 1 : -1;
+}
+
 static void wait_for_the_end(server *s) {
+    const int sign_ms = watchdog_ms();
     while (!s->finished) {
         struct pollfd fds[] = {{.fd = s->signal_fd, .events = POLLIN},
                                {.fd = s->exchange.notices.event_fd, .events = POLLIN}};
-        if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
+        if (poll(fds, 2, sign_ms) < 0 && errno != EINTR) return;
+        if (sign_ms > 0) (void)sd_notify(0, "WATCHDOG=1");
         if (fds[0].revents != 0) stop(s);
         ring_clear_event(&s->exchange.notices);
         for (notice *n; (n = ring_pop(&s->exchange.notices)) != NULL; free(n))
