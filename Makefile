@@ -182,7 +182,7 @@ TEST_NAMES    := $(patsubst $(BUILD)/tests/%,%,$(TESTS) $(REPLAYS))
 TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/kernels/test_*.sh tests/fleet/test_*.sh tests/fleet/test_*.mjs tests/clients/test_*.mjs tests/browser/test_*.mjs)))
 THREAD_TESTS  := $(filter unit/test_ring unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_engine_loop,$(TEST_NAMES))
 # Minutes of arithmetic on paths that other tests run under the sanitizers as well.
-SAN_SKIPS     := golden/test_chunks golden/test_company clients/test_conversations.mjs
+SAN_SKIPS     := golden/test_chunks golden/test_company clients/test_conversations.mjs fleet/test_deploy.mjs browser/test_dashboard.mjs
 SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
            TSAN_OPTIONS=suppressions=tests/tsan.supp:halt_on_error=1
 
@@ -208,6 +208,11 @@ install: all ## copy programs and profiles below $(DESTDIR)$(PREFIX)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/siliceo/profiles
 	install -m 755 $(BUILD)/siliceo-coordinator $(BUILD)/siliceo-worker $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 deploy/profiles/*.conf $(DESTDIR)$(PREFIX)/share/siliceo/profiles/
+	install -m 755 deploy/probe.sh $(DESTDIR)$(PREFIX)/bin/siliceo-probe
+	install -d $(DESTDIR)$(PREFIX)/share/siliceo/prometheus $(DESTDIR)$(PREFIX)/share/siliceo/grafana $(DESTDIR)$(PREFIX)/share/doc/siliceo
+	install -m 644 deploy/prometheus/*.yml $(DESTDIR)$(PREFIX)/share/siliceo/prometheus/
+	install -m 644 deploy/grafana/siliceo.json $(DESTDIR)$(PREFIX)/share/siliceo/grafana/
+	install -m 644 README.md deploy/tailscale.md deploy/growing.md $(DESTDIR)$(PREFIX)/share/doc/siliceo/
 
 bundle: all ## a folder (and a tar) with the programs and the shared libraries they need
 	@sh deploy/bundle.sh $(BUILD)

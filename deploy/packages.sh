@@ -77,6 +77,27 @@ ensure_packages() {
     return 1
 }
 
+# borrow_programs: nginx, haproxy and promtool for the tests.  Their packages would start
+# servers on this machine, so they are unpacked into build/tools instead of installed; a test
+# whose program is missing is skipped by name.
+borrow_programs() {
+    command -v apt-get >/dev/null 2>&1 || return 0
+    borrowed=
+    command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || borrowed="$borrowed nginx"
+    command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || borrowed="$borrowed haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1"
+    command -v promtool >/dev/null || borrowed="$borrowed prometheus"
+    [ -n "$borrowed" ] && [ ! -e build/tools/complete ] || return 0
+    mkdir -p build/tools || return 0
+    for name in $borrowed; do
+        (cd build/tools && apt-get download "$name" >/dev/null 2>&1) || echo "siliceo: apt-get download $name failed; its tests are skipped" >&2
+    done
+    for file in build/tools/*.deb; do
+        [ ! -f "$file" ] || dpkg-deb -x "$file" build/tools || return 0
+    done
+    rm -f build/tools/*.deb
+    : >build/tools/complete
+}
+
 # build_locked COMMAND...: one build at a time in a clone, however many copies run.
 build_locked() {
     mkdir -p build || return 1

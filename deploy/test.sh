@@ -59,6 +59,7 @@ built() { # PROGRAMS-TARGET TARGET MAKE-VARIABLE...
 
 ensure_packages build test || exit 1
 mkdir -p build || exit 1
+borrow_programs
 # One run at a time in a clone, since the logs have one place.
 exec 9>build/.test-lock
 flock -n 9 || { echo "siliceo: waiting for another test run in this clone"; flock 9; }

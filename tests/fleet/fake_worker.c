@@ -150,8 +150,11 @@ static void send_beat(fake *f) {
                     .credit = loads ? 0 : (uint64_t)set.slots,
                     .hit_rate = 0.75,
                     .misses_per_token = 2,
-                    .temperature_c = -1,
-                    .power_w = -1};
+                    .temperature_c = 61,
+                    .power_w = 180,
+                    .vram_used_mib = 9216,
+                    .vram_total_mib = 12288,
+                    .ram_used_mib = 2048};
     send_message(f, &m);
 }
 
