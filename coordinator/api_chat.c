@@ -139,18 +139,24 @@ static void on_error(void *context, const request *r, const request_failure *fai
 
 static void on_restart(void *context, bool resumes) {
     chat *t = context;
+    t->next_comment_ms = clock_monotonic_ms() + t->comment_ms;
     if (resumes)
         token_stream_resume(&t->stream);
     else
         token_stream_restart(&t->stream);
 }
 
+/* Before the first token, and again while another node takes over what had begun. */
+static bool is_quiet(const chat *t) {
+    if (t->r == NULL) return false;
+    return !t->flowing || (t->r->given.resumed > 0 && t->r->state != REQUEST_RUNNING);
+}
+
 void api_chat_tick(coordinator *c, uint64_t now_ms) {
     chat *next;
     for (chat *t = c->chats; t != NULL; t = next) {
         next = t->next;
-        if (!t->streaming || t->flowing || t->r == NULL || now_ms < t->next_comment_ms)
-            continue;
+        if (!t->streaming || !is_quiet(t) || now_ms < t->next_comment_ms) continue;
         note_request(t, t->r);
         t->next_comment_ms = now_ms + t->comment_ms;
         json_text_clear(&t->out);

@@ -99,6 +99,14 @@ await test('a frozen node that wakes later is told to stop, and what it still sa
     await rig.close();
 });
 
+await test('comments keep a stream alive while another node takes it over, and end when tokens flow', async () => {
+    const rig = await Rig.open([...limits, '--http-keepalive-s', '0.2'], [['mortal', ...fast, '--fault', 'die', '--fault-at', '5'], ['spare', ...slow, '--prefill', '20']]);
+    const r = await ask(rig.url, body({ stream: true, max_tokens: 10 })), at = (word) => r.text.indexOf(word);
+    assert.equal(content(events(r.text)), words(10));
+    assert.ok(r.text.slice(at('"t4 "'), at('"t5 "')).match(/: keepalive\n\n/g)?.length >= 2, r.text);
+    assert.ok(!r.text.slice(at('"t5 "')).includes(': keepalive'));
+    await rig.close();
+});
 await test('what an answer has run does not count as waiting: it waits for a place as long as any other', async () => {
     const rig = await Rig.open([...limits, '--queue-max-wait-s', '2'], [['mortal', '--slots', '1', '--decode', '20', '--fault', 'die', '--fault-at', '50'], ['spare', '--slots', '1', '--decode', '12']]);
     const [first, second] = [ask(rig.url, body({ stream: true, max_tokens: 54 })), until(async () => (await rig.node('mortal')).running === 1, 'it runs').then(() => ask(rig.url, body({ max_tokens: 36 })))];
