@@ -161,7 +161,8 @@ typedef struct wire_tokens {
     wire_bytes logprobs; /* JSON for the API, or empty */
     /* appended */
     uint64_t draws; /* of the choice's sampler so far: where a resume's draws go on */
-    uint64_t prompt_tokens; /* of the whole request, so that a cut stream can be accounted for */
+    uint64_t
+        prompt_tokens; /* of the whole request, so that a cut stream can be accounted for */
     uint64_t cached_tokens; /* of them, truly skipped */
 } wire_tokens;
 
