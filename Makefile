@@ -191,6 +191,8 @@ test: test-programs $(if $(SAN),,tests/clients/node_modules) ## run all tests; S
 thread-programs: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 test-threads: thread-programs ## only what has threads, for SAN=thread
 	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(THREAD_TESTS)
+soak: test-programs ## 30 minutes of chaos
+	@SILICEO_CHAOS_S=$(or $(SECONDS),1800) SILICEO_TEST_LIMIT_S=3600 sh tests/run.sh $(BUILD) fleet/test_chaos.mjs
 check: ## static checks: format, -Werror with gcc and clang, clang-tidy, cppcheck, scan-build, layers
 	@sh tests/check.sh $(BUILD)
 tests/clients/node_modules: tests/clients/package.json
@@ -224,7 +226,7 @@ clean: ## remove this build folder
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 20
 
-.PHONY: all bundle test test-threads check fuzz install test-programs clean help
+.PHONY: all soak bundle test test-threads check fuzz install test-programs clean help
 .SECONDARY:
 .DELETE_ON_ERROR:
 -include $(shell [ -d $(BUILD)/obj ] && find $(BUILD)/obj -name '*.d')

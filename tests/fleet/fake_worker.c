@@ -37,7 +37,7 @@ enum {
 typedef struct settings {
     const char *coordinator, *name, *model, *hash, *numerics, *fault, *curve, *secret_file;
     int nodes, slots, fault_at, beat_ms, load_ms;
-    bool cache;
+    bool cache, stamp;
     uint64_t context;
     double prefill, decode;
 } settings;
@@ -298,7 +298,10 @@ static void receive(fake *f) {
 
 static void send_token(fake *f, job *j) {
     char word[32];
-    (void)snprintf(word, sizeof word, "t%llu ", (unsigned long long)j->sent);
+    if (set.stamp) /* the time of its sending, for those who measure */
+        (void)snprintf(word, sizeof word, "<%llu>", (unsigned long long)clock_monotonic_ns());
+    else
+        (void)snprintf(word, sizeof word, "t%llu ", (unsigned long long)j->sent);
     int32_t id = (int32_t)j->sent;
     wire_message m = {.type = WIRE_TOKENS};
     m.tokens = (wire_tokens){.request = j->request,
@@ -489,6 +492,8 @@ static void read_flags(int argc, char *argv[]) {
             set.prefill = atof(value);
         else if (strcmp(key, "--decode") == 0)
             set.decode = atof(value);
+        else if (strcmp(key, "--stamp") == 0)
+            set.stamp = strcmp(value, "yes") == 0;
         else {
             (void)fprintf(stderr, "fake_worker: unknown flag '%s'\n", key);
             exit(2);
