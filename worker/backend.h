@@ -155,6 +155,9 @@ void backend_cuda_describe(char *name, size_t name_cap, char *bus_id, size_t bus
 /* Free and total VRAM of the first GPU, the context that this process will make counted as
  * taken or not as NVML is there or not. */
 status backend_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes, error *err);
+/* What copies within the first GPU's memory reach, bytes read and bytes written together.  Takes
+ * 512 MiB for some milliseconds. */
+status backend_cuda_bandwidth(double *gb_per_s, error *err);
 
 /* Add what a tier of records did to the figures of a backend; host may be NULL. */
 struct host_tier;

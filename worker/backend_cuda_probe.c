@@ -1,4 +1,5 @@
-/* backend_cuda_probe.c - whether there is a GPU for this build, and how much VRAM is free. */
+/* backend_cuda_probe.c - whether there is a GPU for this build, how much VRAM is free and how fast
+ * it is. */
 #include "worker/backend_cuda.h"
 
 #include <stdio.h>
@@ -70,4 +71,56 @@ void backend_cuda_describe(char *name, size_t name_cap, char *bus_id, size_t bus
     (void)snprintf(bus_id, bus_id_cap, "%s", card.bus_id);
     *vram_bytes = card.total_bytes;
     cuda_driver_close(d);
+}
+
+enum { COPY_TIMES = 16, COPY_BYTES = 256 * 1024 * 1024 };
+
+/* Copies from one half of `at` to the other, between two events. */
+static status time_copies(const cuda_driver *d, cuda_pointer at, cuda_event from, cuda_event to,
+                          double *gb_per_s, error *err) {
+    float ms = 0;
+    status rc = STATUS_OK;
+    for (int i = 0; i <= COPY_TIMES && rc == STATUS_OK; i++) { /* the first warms up */
+        rc = CUDA_CALL(d, err, cuMemcpyDtoDAsync, at + COPY_BYTES, at, COPY_BYTES, NULL);
+        if (rc == STATUS_OK && i == 0) rc = CUDA_CALL(d, err, cuEventRecord, from, NULL);
+    }
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventRecord, to, NULL);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventSynchronize, to);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventElapsedTime, &ms, from, to);
+    if (rc == STATUS_OK && ms > 0)
+        *gb_per_s = 2.0 * COPY_TIMES * (double)COPY_BYTES / ((double)ms * 1e6);
+    return rc;
+}
+
+/* With the card's context current. */
+static status measure_copies(const cuda_driver *d, double *gb_per_s, error *err) {
+    cuda_pointer at = 0;
+    cuda_event from = NULL, to = NULL;
+    status rc = CUDA_CALL(d, err, cuMemAlloc, &at, 2 * (size_t)COPY_BYTES);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventCreate, &from, 0);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventCreate, &to, 0);
+    if (rc == STATUS_OK) rc = time_copies(d, at, from, to, gb_per_s, err);
+    if (to != NULL) (void)d->cuEventDestroy(to);
+    if (from != NULL) (void)d->cuEventDestroy(from);
+    if (at != 0) (void)d->cuMemFree(at);
+    return rc;
+}
+
+status backend_cuda_bandwidth(double *gb_per_s, error *err) {
+    cuda_driver *d = NULL;
+    cuda_context context = NULL;
+    cuda_card card;
+    *gb_per_s = 0;
+    status rc = cuda_driver_open(&d, err);
+    if (rc == STATUS_OK) rc = cuda_card_read(d, 0, &card, err);
+    if (rc == STATUS_OK)
+        rc = CUDA_CALL(d, err, cuDevicePrimaryCtxRetain, &context, card.device);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuCtxSetCurrent, context);
+    if (rc == STATUS_OK) rc = measure_copies(d, gb_per_s, err);
+    if (context != NULL) {
+        (void)d->cuCtxSetCurrent(NULL);
+        (void)d->cuDevicePrimaryCtxRelease(card.device);
+    }
+    cuda_driver_close(d);
+    return rc;
 }

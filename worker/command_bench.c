@@ -14,11 +14,16 @@
  * would take for the bytes that this run needed a token:
  *   weights / (vram GB/s x KERNEL_SHARE) + shipped / pcie GB/s + launches x LAUNCH_US
  * weights: backbone without the embedding and the experts that a token uses.  Nothing overlaps.
+ *
+ * On a GPU floor_us_per_token is what a token's bytes alone would take: the same weights once, the
+ * recurrent state read and written, over the bandwidth of copies within the memory (measured
+ * before the model loads, or --bandwidth).  floor_share is that over the time a token took.
  */
 #include "worker/commands.h"
 
 #include "common/clock.h"
 #include "common/json.h"
+#include "worker/backend.h"
 #include "worker/memory/cuda_layout.h"
 #include "worker/memory/plan.h"
 #include "worker/options.h"
@@ -39,6 +44,7 @@ typedef struct bench_options {
     int64_t skip;
     const char *routing;
     const char *project;
+    int64_t bandwidth;
     bool cold;
     bool json;
 } bench_options;
@@ -61,6 +67,8 @@ static const config_key keys[] = {
      "empty the expert slots before the first run and report it too"},
     {"project", CONFIG_CHOICE, offsetof(bench_options, project), "none", 0, 0,
      "none|rtx2070|rtx3090", "project the decode rate of another card"},
+    {"bandwidth", CONFIG_INT, offsetof(bench_options, bandwidth), "0", 0, 1000000, NULL,
+     "GB/s of the GPU's memory for floor_share; 0: measure"},
     {"json", CONFIG_BOOL, offsetof(bench_options, json), "false", 0, 0, NULL,
      "print {\"figures\": {...}}"},
 };
@@ -100,7 +108,9 @@ typedef struct extras {
     double vram_peak_mib;
     double weight_bytes_per_token;
     double load_s;
-    double file_resident_share; /* at the end; negative: not known */
+    double file_resident_share;   /* at the end; negative: not known */
+    double state_bytes_per_token; /* read and written */
+    double bandwidth_gb_per_s;    /* 0: no GPU */
 } extras;
 
 static void read_model_stats(const run *r, model_stats *out) {
@@ -250,6 +260,13 @@ static double project(const bench_options *o, const figures *f, const extras *x)
     return 0;
 }
 
+/* 0 where it is not known. */
+static double floor_us(const extras *x) {
+    if (x->bandwidth_gb_per_s <= 0) return 0;
+    return (x->weight_bytes_per_token + x->state_bytes_per_token) /
+           (x->bandwidth_gb_per_s * 1e3);
+}
+
 typedef struct figure {
     const char *name;
     double value;
@@ -279,6 +296,8 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
     const model_stats *m = &stats.model;
     bool gpu = strncmp(engine_numerics_id(e), "cpu", 3) != 0;
     bool warm = !o->cold;
+    /* Of several sequences at once a step reads the backbone once for all. */
+    bool no_floor = x->bandwidth_gb_per_s <= 0 || o->batch > 1;
     const figures *c = &x->cold;
     const figure rows[] = {
         {"prefill_tok_per_s", f->prefill_tok_per_s, false},
@@ -304,6 +323,10 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"weight_bytes_per_token", x->weight_bytes_per_token, false},
         {"start_prefill_tok_per_s", x->start.prefill_tok_per_s, warm},
         {"start_ttft_ms", x->start.ttft_ms, warm},
+        {"state_bytes_per_token", x->state_bytes_per_token, false},
+        {"bandwidth_gb_per_s", x->bandwidth_gb_per_s, no_floor},
+        {"floor_us_per_token", floor_us(x), no_floor},
+        {"floor_share", floor_us(x) * f->decode_tok_per_s / 1e6, no_floor},
         {"cold_prefill_tok_per_s", c->prefill_tok_per_s, warm},
         {"cold_decode_tok_per_s", c->decode_tok_per_s, warm},
         {"cold_ttft_ms", c->ttft_ms, warm},
@@ -347,8 +370,12 @@ static status make_params(const bench_options *o, engine_params *out, extras *x,
         rc = count_weight_bytes(file, &geometry, &x->weight_bytes_per_token, err);
     gguf_close(file);
     if (rc != STATUS_OK) return rc;
+    x->state_bytes_per_token = 2.0 * (double)model_config_state_bytes(&geometry);
     rc = options_engine_params(&o->common, plan_n_experts(&geometry), out, err);
     if (rc != STATUS_OK) return rc;
+    x->bandwidth_gb_per_s = out->backend == BACKEND_CUDA ? (double)o->bandwidth : 0;
+    if (out->backend == BACKEND_CUDA && o->bandwidth == 0)
+        (void)backend_cuda_bandwidth(&x->bandwidth_gb_per_s, NULL); /* then there is no floor */
     out->n_sequences = (uint32_t)o->batch;
     if (out->n_context == 0) {
         int64_t needed =
