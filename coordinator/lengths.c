@@ -50,3 +50,13 @@ double lengths_expect(const lengths *l, double given, double limit) {
     if (weight < 1e-3) return most > 1 ? (limit > 0 && most > given ? given + 1 : most) : 1;
     return sum / weight;
 }
+
+double lengths_short(const lengths *l, double limit) {
+    double weight = 0, below = 0;
+    size_t i = 0;
+    for (size_t k = 0; k < LENGTHS_CLASSES; k++)
+        weight += l->weight[k];
+    for (; i < LENGTHS_CLASSES - 1 && below + l->weight[i] < weight * 0.1; i++)
+        below += l->weight[i];
+    return limit > 0 && limit < l->mean[i] ? limit : l->mean[i];
+}

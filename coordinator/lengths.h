@@ -20,5 +20,7 @@ void lengths_init(lengths *l);
 void lengths_learn(lengths *l, double tokens);
 /* Tokens to come after `given`; limit 0: none set. */
 double lengths_expect(const lengths *l, double given, double limit);
+/* A short answer: one in ten is not longer. */
+double lengths_short(const lengths *l, double limit);
 
 #endif

@@ -5,6 +5,7 @@
 #include "coordinator/account.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dispatch.h"
+#include "coordinator/forecast.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,30 +192,45 @@ void request_describe_outlook(const coordinator *c, const request *r, dispatch_o
     }
 }
 
+/* The same with a short answer: nobody knows how long it will be, and one that is refused
+ * for what is only likely would never be learned from. */
+static double at_least_s(const coordinator *c, const request *r, const router_cost *cost) {
+    const node_model *m = NULL;
+    for (node *n = c->nodes.first; n != NULL && m == NULL; n = n->next)
+        m = node_find_model(n, r->model);
+    if (m == NULL) return cost->total_s;
+    double share = lengths_short(m->answers, r->max_output) / forecast_output_tokens(r, m);
+    return cost->total_s - cost->decode_s * (share < 1 ? 1 - share : 0);
+}
+
 /* A client's own deadline that cannot be met is better refused now than missed later: for
  * good where even an idle node would take longer, else with the time after which the
  * queue may be short enough. */
 static bool deadline_is_hopeless(coordinator *c, const request *r, request_failure *failure) {
-    router_cost alone = {0}, now = {0};
-    if (r->deadline_ns == 0 || !dispatch_forecast(c, r, true, &alone)) return false;
+    router_cost cost = {0};
+    if (r->deadline_ns == 0 || !dispatch_forecast(c, r, true, &cost)) return false;
     double left_s = ((double)r->deadline_ns - (double)clock_monotonic_ns()) * 1e-9;
+    double least_s = at_least_s(c, r, &cost);
     char message[300];
-    if (alone.total_s > left_s) {
-        (void)snprintf(message, sizeof message,
-                       "the answer would take about %.1f s on an idle node (%.1f s for the "
-                       "prompt), the deadline is in %.1f s",
-                       alone.total_s, alone.prefill_s, left_s);
+    if (least_s > left_s) {
+        (void)snprintf(
+            message, sizeof message,
+            "even a short answer would take about %.1f s on an idle node (%.1f s for "
+            "the prompt), the deadline is in %.1f s",
+            least_s, cost.prefill_s, left_s);
         failure_set(failure, 504, "deadline_unreachable", "", 0, message);
         return true;
     }
-    if (!dispatch_forecast(c, r, false, &now) || now.total_s <= left_s) return false;
+    if (!dispatch_forecast(c, r, false, &cost)) return false;
+    least_s = at_least_s(c, r, &cost);
+    if (least_s <= left_s) return false;
     (void)snprintf(
         message, sizeof message,
-        "the answer would be ready in about %.1f s (%.1f s of waiting), the deadline "
-        "is in %.1f s",
-        now.total_s, now.wait_s, left_s);
+        "even a short answer would be ready in about %.1f s (%.1f s of waiting), the "
+        "deadline is in %.1f s",
+        least_s, cost.wait_s, left_s);
     failure_set(failure, 429, "deadline_unreachable", "",
-                admission_retry_after_s(now.total_s - left_s), message);
+                admission_retry_after_s(least_s - left_s), message);
     return true;
 }
 

@@ -39,6 +39,20 @@ static void a_limit_bounds_what_is_to_come(void **state) {
         assert_true(lengths_expect(&l, 0, limit) <= limit + 1);
 }
 
+static void a_short_answer_is_one_in_ten(void **state) {
+    (void)state;
+    lengths l;
+    lengths_init(&l);
+    assert_true(lengths_short(&l, 0) > 20 && lengths_short(&l, 0) < 100);
+    for (int i = 0; i < 500; i++)
+        lengths_learn(&l, i % 5 == 0 ? 5 : 1000);
+    assert_true(lengths_short(&l, 0) < 7);
+    for (int i = 0; i < 3000; i++)
+        lengths_learn(&l, 1000);
+    assert_true(lengths_short(&l, 0) > 900);
+    assert_true(fabs(lengths_short(&l, 30) - 30) < 1e-9);
+}
+
 static void absurd_lengths_teach_nothing(void **state) {
     (void)state;
     lengths l, before;
@@ -185,6 +199,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longer_an_answer_runs_the_more_is_to_come),
         cmocka_unit_test(a_limit_bounds_what_is_to_come),
+        cmocka_unit_test(a_short_answer_is_one_in_ten),
         cmocka_unit_test(absurd_lengths_teach_nothing),
         cmocka_unit_test(a_chain_covers_the_whole_beginning),
         cmocka_unit_test(of_a_long_conversation_the_last_beginnings_are_kept),
