@@ -62,3 +62,15 @@ void account_failed(coordinator *c, const request *r, const request_failure *fai
     ledger_row row = row_of(r, r->node, code, failure->http_status);
     post(c, r, &row);
 }
+
+void account_status(const coordinator *c, json_text *out) {
+    if (c->ledger == NULL) {
+        json_text_format(out, "\"ledger\":null");
+        return;
+    }
+    ledger_stats s = ledger_get_stats(c->ledger);
+    json_text_format(
+        out, "\"ledger\":{\"waiting\":%llu,\"written\":%llu,\"lost\":%llu,\"failing\":%s}",
+        (unsigned long long)s.waiting, (unsigned long long)s.written,
+        (unsigned long long)s.lost, s.failing ? "true" : "false");
+}

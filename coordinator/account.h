@@ -14,5 +14,7 @@ void account_done(coordinator *c, const request *r, const node *n, const wire_do
 void account_cancelled(coordinator *c, const request *r, const char *why);
 /* It failed, or was refused before it began. */
 void account_failed(coordinator *c, const request *r, const request_failure *failure);
+/* How the ledger stands, as a member of /status: `"ledger":{...}`. */
+void account_status(const coordinator *c, json_text *out);
 
 #endif

@@ -287,6 +287,17 @@ static status open_http(coordinator *c, error *err) {
     return http_server_open(&c->http, &params, c->epoll, err);
 }
 
+static void warn_of_openness(const coordinator *c) {
+    if (options_is_loopback(c->options->http)) return;
+    if (c->auth.open != NULL)
+        log_warn("api-open",
+                 "http=%s reason=\"there are no API keys: whoever reaches it may use it\"",
+                 c->options->http);
+    else if (c->options->http_tls_cert_file[0] == '\0')
+        log_warn("api-plain", "http=%s reason=\"keys go over the wire in plain text\"",
+                 c->options->http);
+}
+
 status coordinator_open(coordinator *c, error *err) {
     c->signal_fd = -1;
     c->started_wall_ms = clock_wall_ms();
@@ -310,6 +321,7 @@ status coordinator_open(coordinator *c, error *err) {
     if (rc == STATUS_OK) rc = open_link(c, err);
     if (rc == STATUS_OK) rc = open_web(c, err);
     if (rc == STATUS_OK) rc = open_http(c, err);
+    if (rc == STATUS_OK) warn_of_openness(c);
     return rc;
 }
 

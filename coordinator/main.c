@@ -1,7 +1,8 @@
 /* main.c - siliceo-coordinator: finds the subcommand and hands over.
  *
  * Threads of `serve`: `io` (this one) owns HTTP, the mesh, the queue and the
- * nodes; ZeroMQ has an I/O thread of its own; with CURVE `zap` answers who may connect.
+ * nodes; ZeroMQ has an I/O thread of its own; with CURVE `zap` answers who may connect; `ledger`
+ * writes rows to the database and `curl` talks to other servers, both behind bounded rings.
  */
 #include "coordinator/commands.h"
 #include <stdio.h>

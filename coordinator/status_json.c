@@ -1,6 +1,7 @@
 #include "coordinator/status.h"
 
 #include "common/clock.h"
+#include "coordinator/account.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,13 +170,15 @@ static void add_request(json_text *out, const request *r, uint64_t now_ns) {
                      (unsigned long long)((now_ns - r->received_ns) / 1000000u));
 }
 
-static void add_requests(json_text *out, const coordinator *c) {
+/* A key sees its own requests, an admin's all of them. */
+static void add_requests(json_text *out, const coordinator *c, const tenant *asks) {
     uint64_t now_ns = clock_monotonic_ns();
     size_t n = 0, most = (size_t)c->n_running + c->queue.n_waiting;
     const request **list = calloc(most + 1, sizeof(const request *));
     for (size_t i = 0; list != NULL && i < REQUEST_BUCKETS; i++) {
-        for (const request *r = c->buckets[i]; r != NULL && n < most; r = r->hash_next)
-            list[n++] = r;
+        for (const request *r = c->buckets[i]; r != NULL && n < most; r = r->hash_next) {
+            if (asks->limits.admin || r->tenant == asks) list[n++] = r;
+        }
     }
     if (n > 1) qsort(list, n, sizeof(const request *), older_first);
     json_text_format(out, "\"running_requests\":[");
@@ -199,12 +202,14 @@ void status_json(const coordinator *c, const tenant *asks, bool with_history, js
         add_node(out, c, n, now_ms);
     }
     json_text_format(out, "],\"admin\":%s,", asks->limits.admin ? "true" : "false");
-    add_requests(out, c);
+    add_requests(out, c, asks);
     if (with_history) {
         json_text_format(out, "\"history\":");
         history_print(&c->history, out);
         json_text_add(out, ",", 1);
     }
     add_totals(out, c);
+    json_text_add(out, ",", 1);
+    account_status(c, out);
     json_text_format(out, "}\n");
 }
