@@ -307,8 +307,8 @@ const char *auth_bearer(const char *authorization) {
 void auth_make_key(char key[AUTH_KEY_SIZE], char hash_hex[2 * AUTH_HASH_BYTES + 1]) {
     unsigned char random[32], hash[AUTH_HASH_BYTES];
     randombytes_buf(random, sizeof random);
-    memcpy(key, "sk-siliceo-", 11);
-    (void)sodium_bin2base64(key + 11, AUTH_KEY_SIZE - 11, random, sizeof random,
+    int n = snprintf(key, AUTH_KEY_SIZE, "sk-siliceo-");
+    (void)sodium_bin2base64(key + n, AUTH_KEY_SIZE - (size_t)n, random, sizeof random,
                             sodium_base64_VARIANT_URLSAFE_NO_PADDING);
     auth_hash(hash, key);
     (void)sodium_bin2hex(hash_hex, 2 * AUTH_HASH_BYTES + 1, hash, sizeof hash);

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import https from 'node:https';
+import net from 'node:net';
 import { tmpdir } from 'node:os';
 import { finish, program, start, startCoordinator, stop, test, until } from '../clients/fleet.mjs';
 import { ask, body, quick, Rig } from './rig.mjs';
@@ -36,7 +37,7 @@ if (spawnSync('openssl', ['version']).status !== 0) {
     console.log('skipped: HTTPS (openssl makes the test certificates, and is not installed)');
 } else {
     makeCertificate('first');
-    const c = await startCoordinator([...quick, '--http-tls-cert-file', `${folder}/server.pem`, '--http-tls-key-file', `${folder}/server.key`]);
+    const c = await startCoordinator([...quick, '--http-header-s', '1', '--http-tls-cert-file', `${folder}/server.pem`, '--http-tls-key-file', `${folder}/server.key`]);
     let log = '';
     c.child.stderr.on('data', (data) => { log += data; });
     const url = c.url.replace('http:', 'https:');
@@ -61,6 +62,17 @@ if (spawnSync('openssl', ['version']).status !== 0) {
         q.on('response', (r) => r.on('data', () => q.destroy()).on('error', () => {}));
         q.end(JSON.stringify(body({ stream: true, max_tokens: 5000 })));
         await until(() => log.includes('request-cancelled'), 'cancelled', 5000);
+    });
+    await test('one that never begins, or never ends, its handshake is cut at the header\'s limit', async () => {
+        const [host, port] = c.ready[1].split(':');
+        const cut = (bytes) => new Promise((done) => {
+            const at = Date.now(), socket = net.connect(Number(port), host, () => bytes && socket.write(bytes));
+            socket.on('error', () => {});
+            socket.on('close', () => done(Date.now() - at));
+            socket.resume();
+        });
+        const hello = Buffer.from('16030100c8010000c40303', 'hex'); // the head of a ClientHello whose rest never comes
+        for (const ms of await Promise.all([cut(null), cut(hello)])) assert.ok(ms >= 900 && ms < 5000, `${ms} ms`);
     });
     await test('a new certificate is taken at SIGHUP, and a running stream goes on', async () => {
         let sent = false;
