@@ -70,6 +70,13 @@ writeFileSync(file, '# who may ask\n\n' + all.map((k) => k.line).join(''));
         assert.equal(r.status, 204);
         assert.equal(r.headers.get('access-control-allow-headers'), 'authorization, x-foo');
     });
+    await test('a key sees its own running requests in /status, an admin\'s all', async () => {
+        const running = [alice, bob].map((who) => post(rig.url, body({ max_tokens: 100 }), who.headers));
+        const seen = async (who) => (await (await plain(rig.url + '/status', { headers: who.headers })).json()).running_requests.map((r) => r.key).sort();
+        await until(async () => (await seen(admin)).length === 2, 'both run');
+        assert.deepEqual(await seen(alice), ['alice']);
+        await Promise.all(running);
+    });
     await test('only an admin\'s key may drain a node', async () => {
         const drain = (headers) => plain(rig.url + '/admin/nodes/amber/resume', { method: 'POST', headers });
         assert.equal((await drain(alice.headers)).status, 403);
