@@ -41,6 +41,7 @@ static float *logits_in_steps(const model_params *p, size_t chunk, size_t *n_voc
                               model_stats *stats) {
     run r;
     run_open(&r, demo, p);
+    if (p->lane == CPU_LANE_ALL) model_forget_experts(r.m); /* no slot: the lane does all */
     *n_vocab = r.config->n_vocab;
     float *logits = calloc(N_IDS * *n_vocab, sizeof *logits);
     assert_non_null(logits);
