@@ -25,12 +25,9 @@ static void all_models(coordinator *c, http_exchange *x) {
 }
 
 static const route routes[] = {
-    {"/", "GET", api_dashboard},
-    {"/v1/chat/completions", "POST", api_chat},
-    {"/v1/models", "GET", all_models},
-    {"/healthz", "GET", api_health},
-    {"/readyz", "GET", api_ready},
-    {"/status", "GET", api_status},
+    {"/", "GET", api_dashboard},       {"/v1/chat/completions", "POST", api_chat},
+    {"/v1/models", "GET", all_models}, {"/healthz", "GET", api_health},
+    {"/readyz", "GET", api_ready},     {"/status", "GET", api_status},
     {"/metrics", "GET", api_metrics},
 };
 
