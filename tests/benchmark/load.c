@@ -84,14 +84,18 @@ static void watch(connection *c, int fd) {
     if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll");
 }
 
-static void open_connections(const char *address, int n) {
+static void dial(connection *c, const char *address) {
     struct sockaddr_in to = address_of(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&to, sizeof to) != 0) fail(address);
+    watch(c, fd);
+}
+
+static void open_connections(const char *address, int n) {
     for (int i = 0; i < n; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0 || connect(fd, (const struct sockaddr *)&to, sizeof to) != 0) fail(address);
         connections[i] = calloc(1, sizeof(connection));
         if (connections[i] == NULL) fail("memory");
-        watch(connections[i], fd);
+        dial(connections[i], address);
     }
 }
 
@@ -224,7 +228,14 @@ static void requests(const char *address, int n, int seconds, int per_s) {
         int k = epoll_pwait2(epoll_fd, events, MAX_EVENTS, &until, NULL);
         for (int i = 0; i < k; i++) {
             connection *c = events[i].data.ptr;
-            if (!receive(c)) fail("a connection ended");
+            if (!receive(c)) { /* counted, and replaced */
+                failed++;
+                (void)close(c->fd);
+                dial(c, address);
+                c->waiting = false;
+                if (per_s == 0) ask(c, false, 1, 0);
+                continue;
+            }
             if (!is_whole(c)) continue;
             add(latency_us, &n_latency, (double)(clock_monotonic_ns() - c->asked_ns) / 1000);
             if (strncmp(c->in, "HTTP/1.1 200", 12) != 0) failed++;

@@ -97,5 +97,5 @@ const figuresOf = (r) => ({ tokens_lost: r.streams.tokens_lost, added_gap_p99_ms
     streams_core_share: r.streams.core_share, streams_resident_mib: r.streams.resident_mib, requests_per_s: r.flood.per_s, paced_p50_ms: r.paced.p50_ms, paced_p99_ms: r.paced.p99_ms,
     paced_added_p50_ms: added(r.paced.p50_ms, direct.p50_ms), paced_added_p99_ms: added(r.paced.p99_ms, direct.p99_ms) });
 record('coordinator-scale', `node tests/benchmark/scale.mjs --seconds ${seconds}`, { ...figuresOf(own), get_per_s: get ?? undefined, beating_nodes: nodes, beats_core_share: beats.core_share },
-    nginx === null ? {} : figuresOf(nginx), { raw: { own, beats, nginx, direct }, note: `the server on core 0, load and worker on core 1; a request goes on to a playing worker (the coordinator) or a plain server (nginx); load average before it: ${busy.toFixed(1)}` });
+    nginx === null ? {} : figuresOf(nginx), { raw: { own, beats, nginx, direct }, note: `the server on core 0, load and worker on core 1; a request goes on to a playing worker (the coordinator) or a plain server (nginx); load average before it: ${busy.toFixed(1)}${process.env.SILICEO_BENCH_NOTE ? `; ${process.env.SILICEO_BENCH_NOTE}` : ''}` });
 process.exit(0);

@@ -438,6 +438,8 @@ static void open_fakes(void *context) {
         f->socket = zmq_socket(context, ZMQ_DEALER);
         if (f->socket == NULL) exit(1);
         (void)zmq_setsockopt(f->socket, ZMQ_LINGER, &zero, sizeof zero);
+        /* Its tokens wait without a bound for a coordinator that is late: none may be lost here. */
+        (void)zmq_setsockopt(f->socket, ZMQ_SNDHWM, &zero, sizeof zero);
         /* A dead path is left and dialled again, as the real worker does, in shorter time. */
         static const int heartbeat_ms = 200, dead_ms = 2000;
         (void)zmq_setsockopt(f->socket, ZMQ_HEARTBEAT_IVL, &heartbeat_ms, sizeof heartbeat_ms);
