@@ -35,6 +35,8 @@ typedef enum node_gauge {
     GAUGE_FAILED,
     GAUGE_TOTALS,
     GAUGE_QUEUE_LIMIT,
+    GAUGE_LEDGER_WAITING,
+    GAUGE_LEDGER_ROWS,
     GAUGE_MEMORY,
     GAUGE_DESCRIPTORS,
     GAUGE_PROCESSOR,
@@ -71,6 +73,8 @@ static void open_node_gauges(coordinator *c) {
         {"siliceo_node_requests_failed_total", "requests that failed on the node"},
         {"siliceo_requests", "requests now, by where they are"},
         {"siliceo_queue_limit", "requests that may wait for a node"},
+        {"siliceo_ledger_rows_waiting", "rows of the ledger that its database has yet to take"},
+        {"siliceo_ledger_rows_total", "rows of the ledger by what became of them"},
         {"process_resident_memory_bytes", "main memory that the coordinator holds"},
         {"process_open_fds", "descriptors that the coordinator holds"},
         {"process_cpu_seconds_total", "processor time the coordinator has used"},
@@ -209,6 +213,15 @@ static void set_process(coordinator *c) {
     metric_set(metrics_child(f[GAUGE_DESCRIPTORS], ""), n);
 }
 
+static void set_ledger(coordinator *c) {
+    if (c->ledger == NULL) return;
+    ledger_stats s = ledger_get_stats(c->ledger);
+    metrics_family *rows = c->node_families[GAUGE_LEDGER_ROWS];
+    metric_set(metrics_child(c->node_families[GAUGE_LEDGER_WAITING], ""), (double)s.waiting);
+    metric_set(metrics_child(rows, "end=\"written\""), (double)s.written);
+    metric_set(metrics_child(rows, "end=\"lost\""), (double)s.lost);
+}
+
 void api_metrics(coordinator *c, http_exchange *x) {
     json_text labels = {0}, out = {0};
     uint64_t now_ms = clock_monotonic_ms();
@@ -221,6 +234,7 @@ void api_metrics(coordinator *c, http_exchange *x) {
     metric_set(metrics_child(totals, "where=\"queue\""), (double)c->queue.n_waiting);
     metric_set(metrics_child(c->node_families[GAUGE_QUEUE_LIMIT], ""),
                (double)c->queue.max_waiting);
+    set_ledger(c);
     set_process(c);
     metrics_print(&c->metrics, &out);
     if (out.failed)

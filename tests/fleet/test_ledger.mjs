@@ -62,11 +62,30 @@ async function behaves(kind, url) {
         assert.deepEqual(usage(url, '--since', '2099-01-01'), []);
         assert.equal(usage(url, '--since', '1h')[0].requests, 205);
     });
+    await test(`${kind}: 200 requests that end in every way at once are 200 rows`, async () => {
+        const before = usage(url, '--by', 'day')[0].requests;
+        await rig.add('broken', '--model', 'broken-model', '--fault', 'error');
+        await Promise.all(Array.from({ length: 200 }, async (_, i) => {
+            if (i % 5 === 4) { // leaves once its answer has begun
+                const o = open(rig, body({ stream: true, max_tokens: 300 }));
+                await until(() => o.text.includes('"t0 "') || o.closed, 'it began');
+                o.socket.destroy();
+            } else {
+                await ask(rig.url, body({ stream: i % 2 === 0, max_tokens: 1 + i % 9, model: ['fake-model', 'bad-model', 'broken-model', 'none'][i % 5] }));
+            }
+        }));
+        await rig.idle();
+        await until(() => usage(url, '--by', 'day')[0].requests === before + 200, '200 rows');
+        assert.equal(by(url, 'ended', 'client_closed').requests, 41);
+        assert.equal((await rig.status()).ledger.lost, 0);
+        assert.equal(await rig.metric('siliceo_ledger_rows_total{end="written"}'), before + 200);
+        assert.equal(await rig.metric('siliceo_ledger_rows_waiting'), 0);
+    });
     await test(`${kind}: the end of the coordinator loses no row`, async () => {
         await Promise.all(Array.from({ length: 50 }, () => ask(rig.url, body({ max_tokens: 1 }))));
         for (const fake of rig.fakes) await stop(fake, 'SIGKILL');
         assert.equal((await stop(rig.coordinator)).code, 0);
-        assert.equal(by(url, 'key', 'open').requests, 255);
+        assert.equal(by(url, 'key', 'open').requests, 455);
     });
 }
 
