@@ -188,9 +188,9 @@ SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stac
 
 test: test-programs $(if $(SAN),,tests/clients/node_modules) ## run all tests; SAN=address,undefined or SAN=thread in a build of its own
 	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(filter-out $(if $(SAN),$(SAN_SKIPS)),$(TEST_NAMES) $(TEST_SCRIPTS))
-thread-programs: $(THREAD_TESTS:%=$(BUILD)/tests/%)
+thread-programs: $(THREAD_TESTS:%=$(BUILD)/tests/%) $(BUILD)/siliceo-coordinator $(BUILD)/tests/fleet/fake_worker
 test-threads: thread-programs ## only what has threads, for SAN=thread
-	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(THREAD_TESTS)
+	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(THREAD_TESTS) fleet/test_ends.mjs
 soak: test-programs ## 30 minutes of chaos
 	@SILICEO_CHAOS_S=$(or $(SECONDS),1800) SILICEO_TEST_LIMIT_S=3600 sh tests/run.sh $(BUILD) fleet/test_chaos.mjs
 check: ## static checks: format, -Werror with gcc and clang, clang-tidy, cppcheck, scan-build, layers
