@@ -14,8 +14,9 @@ libcurl4-openssl-dev libsystemd-dev libgnutls28-dev libpq-dev curl jq'
 # The client tests run with Node 18 (Debian 12, Ubuntu 24.04) and later; the format check
 # needs clang-format 14, which Debian 13 does not have.
 test_packages='g++ libcmocka-dev clang clang-format-14|clang-format clang-tidy clang-tools cppcheck
-libclang-rt-dev nodejs npm ca-certificates git postgresql openssl python3 iproute2 nftables
-chromium|chromium-browser wrk'
+libclang-rt-dev nodejs npm ca-certificates git postgresql openssl python3 iproute2 nftables'
+# Tests that want these are skipped by name without them (Ubuntu's chromium is a snap).
+wanted_packages='chromium wrk python3-yaml'
 
 is_installed() {
     dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed
@@ -75,6 +76,19 @@ ensure_packages() {
     rm -f "$log"
     echo "siliceo: apt-get failed; please run as root: apt-get update && apt-get install" $needed >&2
     return 1
+}
+
+# install_wanted: what is nice to have, without which tests are skipped; never fails.
+install_wanted() {
+    command -v apt-get >/dev/null 2>&1 || return 0
+    absent=
+    for name in $wanted_packages; do
+        is_installed "$name" || command -v "$name" >/dev/null || { apt-cache show "$name" 2>/dev/null | grep -q . && absent="$absent $name"; }
+    done
+    [ -n "$absent" ] && may_be_root || return 0
+    echo "siliceo: installing$absent"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends $absent >/dev/null 2>&1 ||
+        echo "siliceo: apt-get install$absent failed; the tests that want them are skipped" >&2
 }
 
 # borrow_programs: nginx, haproxy and promtool for the tests.  Their packages would start

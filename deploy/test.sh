@@ -59,6 +59,7 @@ built() { # PROGRAMS-TARGET TARGET MAKE-VARIABLE...
 
 ensure_packages build test || exit 1
 mkdir -p build || exit 1
+install_wanted
 borrow_programs
 # One run at a time in a clone, since the logs have one place.
 exec 9>build/.test-lock
