@@ -60,7 +60,7 @@ WORKER_SRC      := $(filter-out worker/main.c,$(call sources,worker worker/text 
 COORDINATOR_SRC := $(filter-out coordinator/main.c,$(call sources,coordinator))
 TEST_SRC        := $(filter-out $(if $(SAN),tests/kernels/test_cuda_kernels.c tests/golden/test_cuda_backend.c),$(call sources,tests/unit tests/kernels tests/golden))
 MAKE_MODEL_SRC  := $(sort $(wildcard tests/benchmark/make_model*.c))
-TOOL_SRC        := $(filter-out $(MAKE_MODEL_SRC) tests/benchmark/placement_sim.c,$(call sources,tests/benchmark tests/fleet))
+TOOL_SRC        := $(filter-out $(MAKE_MODEL_SRC) tests/benchmark/placement_sim.c,$(call sources,tests/benchmark tests/fleet tests/clients))
 FUZZ_SRC        := $(filter tests/fuzz/fuzz_%,$(call sources,tests/fuzz))
 
 LIBS     := $(BUILD)/libcoordinator.a $(BUILD)/libworker.a $(BUILD)/libkernels.a $(BUILD)/libcommon.a
