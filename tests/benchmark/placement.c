@@ -157,7 +157,7 @@ static void open_coordinator(config *settings, options *o) {
     error err = {0};
     w.c = calloc(1, sizeof *w.c);
     if (w.c == NULL || options_init(settings, o, &err) != STATUS_OK ||
-        auth_open(&w.c->auth, "", &err) != STATUS_OK)
+        auth_open(&w.c->auth, "", NULL, &err) != STATUS_OK)
         exit(1);
     w.c->options = o;
     w.c->queue.max_waiting = MAX_JOBS;
