@@ -30,6 +30,7 @@ typedef struct chat {
     uint64_t comment_ms; /* between comments: more often for a client of little patience */
     char node[WIRE_MAX_NAME + 1]; /* of the request, once it is placed */
     const char *resumed;          /* see token_stream_facts */
+    const char *thinking;         /* see token_stream_thinking(); NULL while it runs */
 } chat;
 
 static void on_left(void *context) {
@@ -55,6 +56,7 @@ static void on_gone(void *context, bool complete) {
 static void on_headers(void *context, http_exchange *x) {
     chat *t = context;
     if (t->node[0] != '\0') http_set_header(x, "X-Siliceo-Node", t->node);
+    if (t->thinking != NULL) http_set_header(x, "X-Siliceo-Thinking", t->thinking);
     if (t->resumed != NULL) http_set_header(x, "X-Siliceo-Resumed", t->resumed);
     api_count_reply(t->c, 200);
 }
@@ -104,6 +106,7 @@ static void on_done(void *context, const request *r, const wire_done *done) {
     chat *t = context;
     note_request(t, r);
     t->r = NULL;
+    t->thinking = token_stream_thinking(&t->stream, done);
     token_stream_facts facts = facts_of(t, r);
     json_text_clear(&t->out);
     token_stream_finish(&t->stream, done, &facts, &t->out);

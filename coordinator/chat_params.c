@@ -48,7 +48,10 @@ static const field fields[] = {
     {"logprobs", NULL, 0, 0, FIELD_BOOL, true},
     {"top_logprobs", NULL, 0, 20, FIELD_INTEGER, true},
     {"logit_bias", NULL, 0, 0, FIELD_OBJECT, true},
-    {"reasoning_effort", "|none|minimal|low|medium|high|xhigh|", 0, 0, FIELD_STRING, false},
+    {"max_thinking_tokens", NULL, 0, INT32_MAX, FIELD_INTEGER, true},
+    {"max_answer_tokens", NULL, 1, INT32_MAX, FIELD_INTEGER, true},
+    {"thinking", NULL, 0, 0, FIELD_OBJECT, true},
+    {"reasoning_effort", "|none|minimal|low|medium|high|xhigh|", 0, 0, FIELD_STRING, true},
     {"enable_thinking", NULL, 0, 0, FIELD_BOOL, false},
     {"priority", NULL, 0, 0, FIELD_ANY, false},
     {"stream", NULL, 0, 0, FIELD_BOOL, false},
@@ -190,6 +193,21 @@ static const cJSON *get(const cJSON *root, const char *name) {
     return cJSON_GetObjectItemCaseSensitive(root, name);
 }
 
+static status check_budget(const cJSON *root, char param[CHAT_PARAM_SIZE], error *err) {
+    static const field type = {
+        "thinking.type", "|enabled|disabled|adaptive|", 0, 0, FIELD_STRING, true};
+    static const field tokens = {
+        "thinking.budget_tokens", NULL, 0, INT32_MAX, FIELD_INTEGER, true};
+    const cJSON *of_type = get(get(root, "thinking"), "type");
+    const cJSON *of_tokens = get(get(root, "thinking"), "budget_tokens");
+    if (of_type != NULL) {
+        status rc = check_field(&type, of_type, param, err);
+        if (rc != STATUS_OK) return rc;
+    }
+    if (of_tokens == NULL || cJSON_IsNull(of_tokens)) return STATUS_OK;
+    return check_field(&tokens, of_tokens, param, err);
+}
+
 static status check_options(chat_params *p, const cJSON *root, char param[CHAT_PARAM_SIZE],
                             error *err) {
     const cJSON *usage = get(get(root, "stream_options"), "include_usage");
@@ -208,6 +226,8 @@ static status check_options(chat_params *p, const cJSON *root, char param[CHAT_P
         return wrong(param, "chat_template_kwargs.enable_thinking", thinking, "true or false",
                      err);
     }
+    status rc = check_budget(root, param, err);
+    if (rc != STATUS_OK) return rc;
     if (get(root, "top_logprobs") != NULL && get(root, "top_logprobs")->valuedouble > 0 &&
         !cJSON_IsTrue(get(root, "logprobs"))) {
         return wrong(param, "top_logprobs", get(root, "top_logprobs"),

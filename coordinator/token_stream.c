@@ -44,12 +44,15 @@ void token_stream_restart(token_stream *ts) {
         json_text_clear(&ts->choices[i].reasoning);
         json_text_clear(&ts->choices[i].logprobs);
         ts->choices[i].finish = WIRE_FINISH_NONE;
+        ts->choices[i].thinking_cut = false;
     }
 }
 
 void token_stream_resume(token_stream *ts) {
-    for (size_t i = 0; i < ts->n_choices; i++)
+    for (size_t i = 0; i < ts->n_choices; i++) {
+        ts->choices[i].ends_again = ts->choices[i].finish != WIRE_FINISH_NONE;
         ts->choices[i].finish = WIRE_FINISH_NONE;
+    }
 }
 
 static const char *finish_name(wire_finish finish) {
@@ -158,10 +161,13 @@ status token_stream_add(token_stream *ts, const wire_tokens *tokens, json_text *
                          (unsigned long long)tokens->choice);
     }
     choice->finish = tokens->finish;
+    choice->thinking_cut |= (tokens->flags & WIRE_FLAG_THINKING_CUT) != 0;
+    wire_tokens fresh = *tokens;
+    if (choice->ends_again) fresh.text = fresh.logprobs = wire_text(NULL, 0);
     if (ts->streaming)
-        stream_tokens(ts, tokens, out);
+        stream_tokens(ts, &fresh, out);
     else
-        gather(choice, tokens);
+        gather(choice, &fresh);
     return STATUS_OK;
 }
 
@@ -182,9 +188,17 @@ static double per_second(double tokens, double ms) {
     return ms > 0 ? tokens * 1000.0 / ms : 0.0;
 }
 
+const char *token_stream_thinking(const token_stream *ts, const wire_done *done) {
+    bool cut = false;
+    for (size_t i = 0; i < ts->n_choices; i++)
+        cut |= ts->choices[i].thinking_cut;
+    if (cut) return "cut";
+    return done->reasoning_tokens > 0 ? "complete" : NULL;
+}
+
 /* `timings` as llama.cpp's server names them, and what only this system knows. */
-static void add_timings(const wire_done *done, const token_stream_facts *facts,
-                        json_text *out) {
+static void add_timings(const token_stream *ts, const wire_done *done,
+                        const token_stream_facts *facts, json_text *out) {
     double prompt_n = (double)(done->prompt_tokens - (done->cached_tokens < done->prompt_tokens
                                                           ? done->cached_tokens
                                                           : done->prompt_tokens));
@@ -202,6 +216,8 @@ static void add_timings(const wire_done *done, const token_stream_facts *facts,
                      ",\"queue_ms\":%.3f,\"node_queue_ms\":%.3f,\"first_token_ms\":%.3f,"
                      "\"attempts\":%u",
                      facts->queue_ms, done->queue_ms, facts->first_token_ms, facts->attempts);
+    const char *thinking = token_stream_thinking(ts, done);
+    if (thinking != NULL) json_text_format(out, ",\"thinking\":\"%s\"", thinking);
     if (facts->resumed != NULL) json_text_format(out, ",\"resumed\":\"%s\"", facts->resumed);
     if (done->hit_rate >= 0) {
         json_text_format(out, ",\"hit_rate\":%.4f,\"misses_per_token\":%.3f", done->hit_rate,
@@ -218,7 +234,7 @@ static void finish_stream(token_stream *ts, const wire_done *done,
                           const token_stream_facts *facts, json_text *out) {
     begin_finish(ts, ts->last_choice, out);
     ADD_LITERAL(out, ",");
-    add_timings(done, facts, out);
+    add_timings(ts, done, facts, out);
     ADD_LITERAL(out, "}\n\n");
     if (ts->include_usage) {
         ADD_LITERAL(out, "data: ");
@@ -262,7 +278,7 @@ static void finish_whole(token_stream *ts, const wire_done *done,
     ADD_LITERAL(out, "],");
     add_usage(done, out);
     ADD_LITERAL(out, ",");
-    add_timings(done, facts, out);
+    add_timings(ts, done, facts, out);
     ADD_LITERAL(out, "}");
 }
 

@@ -23,6 +23,8 @@ typedef struct token_choice {
     json_text logprobs; /* the elements of logprobs.content, comma between */
     wire_finish finish;
     bool begun; /* its role has been sent */
+    bool thinking_cut;
+    bool ends_again; /* its end has been told: what comes is that end once more */
 } token_choice;
 
 typedef struct token_stream {
@@ -68,6 +70,8 @@ void token_stream_finish(token_stream *ts, const wire_done *done,
                          const token_stream_facts *facts, json_text *out);
 /* Failure after the stream began: an error event, and no [DONE]. */
 void token_stream_fail(const char *error_json, json_text *out);
+/* How the deliberation ended, when all has come: "complete" or "cut"; NULL: there was none. */
+const char *token_stream_thinking(const token_stream *ts, const wire_done *done);
 /* A comment that every client ignores. */
 void token_stream_keepalive(json_text *out);
 

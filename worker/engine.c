@@ -135,6 +135,23 @@ static void recognise_template(engine *e) {
     if (e->warnings[e->n_warnings][0] != '\0') e->n_warnings++;
 }
 
+/* The token that a text is, or -1. */
+static status one_token(engine *e, const char *text, int32_t *out, error *err) {
+    token_list ids = {0};
+    status rc = tokenizer_encode(e->vocab, text, strlen(text), TOKENIZER_ADDED_NONE, &ids, err);
+    *out = rc == STATUS_OK && ids.length == 1 ? ids.ids[0] : -1;
+    token_list_release(&ids);
+    return rc;
+}
+
+/* How the engine closes a deliberation: as the templates do. */
+static status find_closing(engine *e, error *err) {
+    status rc = one_token(e, "\n", &e->context.closing[0], err);
+    e->context.closing[1] = tokenizer_find(e->vocab, "</think>");
+    if (rc == STATUS_OK) rc = one_token(e, "\n\n", &e->context.closing[2], err);
+    return rc;
+}
+
 /* What sampling must never choose, and behind it what ends a text, for requests that ask
  * not to end. */
 static status make_masks(engine *e, error *err) {
@@ -166,7 +183,9 @@ static status open_text(engine *e, error *err) {
     e->context.n_context = e->plan.n_context;
     e->context.n_vocab = n_tokens < n_vocab ? (uint32_t)n_tokens : n_vocab;
     job_default_sampling(&e->context.defaults, e->file);
-    return make_masks(e, err);
+    e->context.budgets = e->params.budgets;
+    rc = find_closing(e, err);
+    return rc == STATUS_OK ? make_masks(e, err) : rc;
 }
 
 static status make_step_memory(engine *e, error *err) {
@@ -425,8 +444,8 @@ static void count_step(engine *e, size_t n, uint32_t n_rows, uint64_t begun_ns) 
     engine_rates_add(&e->rates, &step);
 }
 
-static size_t count_masked(const engine *e, const request *r) {
-    return r->job.ignore_end ? e->n_masked_with_ends : e->n_masked;
+static size_t count_masked(const engine *e, const request *r, const choice *c) {
+    return request_must_go_on(r, c) ? e->n_masked_with_ends : e->n_masked;
 }
 
 /* Whether nobody needs more of a step's logits than the largest of each row. */
@@ -434,7 +453,9 @@ static bool wants_best_alone(const engine *e, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const request *r = e->pieces[i].who->owner;
         if (!e->pieces[i].wants_logits) continue;
-        if (r->job.logprobs || !sampler_is_plain(choice_of(&e->pieces[i])->draws)) return false;
+        const choice *c = choice_of(&e->pieces[i]);
+        if (r->job.logprobs) return false;
+        if (request_forced(c) < 0 && !sampler_is_plain(c->draws)) return false;
     }
     return model_finds_best(e->model);
 }
@@ -444,7 +465,12 @@ static bool best_will_do(const engine *e, size_t n) {
     const model_best *best = e->best;
     for (size_t i = 0; i < n; i++) {
         if (!e->pieces[i].wants_logits) continue;
-        size_t n_masked = count_masked(e, e->pieces[i].who->owner);
+        const choice *c = choice_of(&e->pieces[i]);
+        size_t n_masked = count_masked(e, e->pieces[i].who->owner, c);
+        if (request_forced(c) >= 0) {
+            best++;
+            continue;
+        }
         if (best->id < 0 || isinf(best->logit)) return false;
         for (size_t j = 0; j < n_masked; j++) {
             if (e->masked[j] == best->id) return false;
@@ -472,9 +498,14 @@ static void take_row(engine *e, const scheduler_piece *piece, float *logits,
     choice *c = choice_of(piece);
     uint32_t n_vocab = e->context.n_vocab;
     if (r->job.logprobs) memcpy(e->raw_row, logits, n_vocab * sizeof *logits);
-    int32_t id = best != NULL ? best->id
-                              : sampler_pick(c->draws, e->scratch, logits, n_vocab, e->masked,
-                                             count_masked(e, r));
+    int32_t id = request_forced(c);
+    if (id < 0 && best != NULL) {
+        id = request_settle(r, c, best->id);
+    } else if (id < 0) {
+        id = sampler_pick(c->draws, e->scratch, logits, n_vocab, e->masked,
+                          count_masked(e, r, c));
+        if (id >= 0) id = request_settle(r, c, id);
+    }
     if (id < 0) {
         request_fault f = make_fault(500, "model_error", true, STATUS_DEVICE,
                                      "the model gave no number for any token");

@@ -21,6 +21,7 @@ status generation_init(generation *g, const tokenizer *vocab, bool splits, bool 
     g->channel = splits && starts_inside ? WIRE_REASONING : WIRE_CONTENT;
     thinking_init(&g->split, splits && starts_inside, tokenizer_find(vocab, "<think>"),
                   tokenizer_find(vocab, "</think>"));
+    markdown_init(&g->marks);
     status rc = stop_match_open(&g->stop, stops, n_stops, err);
     if (rc != STATUS_OK) return rc;
     json_text *texts[] = {&g->reasoning, &g->content, &g->raw_reasoning, &g->raw_content,
@@ -81,9 +82,11 @@ void generation_push(generation *g, int32_t id) {
         json_text_add(&g->raw_content, bytes, length);
     }
     show(g);
+    if (g->repairs) markdown_push(&g->marks, g->content.bytes, g->content.length);
 }
 
-void generation_finish(generation *g) {
+void generation_finish(generation *g, bool cut) {
+    size_t n_followed = g->content.length;
     json_text_clear(&g->raw_reasoning);
     json_text_clear(&g->unstopped);
     if (g->splits) thinking_finish(&g->split, &g->raw_reasoning);
@@ -93,5 +96,13 @@ void generation_finish(generation *g) {
     stop_match_finish(g->stop, &g->unstopped);
     utf8_stream_push(&g->content_stream, g->unstopped.bytes, g->unstopped.length, &g->content);
     utf8_stream_finish(&g->content_stream, &g->content);
+    if (g->repairs && !g->stopped && !g->content.failed) {
+        markdown_push(&g->marks, g->content.bytes + n_followed, g->content.length - n_followed);
+        markdown_finish(&g->marks, cut, &g->content);
+    }
     note_failures(g);
+}
+
+bool generation_is_inside(const generation *g) {
+    return g->splits && g->split.inside;
 }

@@ -1,6 +1,6 @@
 /* generation.h - from a choice's tokens to what its reader sees.
  *
- *     id -> bytes -> reasoning | content -> stop strings (content) -> whole UTF-8
+ *     id -> bytes -> reasoning | content -> stop strings (content) -> whole UTF-8 -> repair
  *
  * Control tokens have no bytes here.  A token counts for the channel that was open when it
  * came, also when its text is held back or dropped.  Feeding the same ids gives the same
@@ -15,6 +15,7 @@
 #include "common/error.h"
 #include "common/json.h"
 #include "common/wire.h"
+#include "worker/text/markdown.h"
 #include "worker/text/stop_match.h"
 #include "worker/text/thinking.h"
 #include "worker/text/tokenizer.h"
@@ -31,13 +32,18 @@ typedef struct generation {
     bool failed;          /* no memory */
     uint64_t n_tokens;
     uint64_t n_reasoning;
+    /* Set after generation_init(): an open code block is closed at the end. */
+    bool repairs;
+    /* of the last push: content before stop strings hold some of it back */
+    json_text raw_content;
+    markdown marks; /* of all content shown, where it repairs */
     /* private */
     const tokenizer *vocab;
     bool splits;
     thinking split;
     stop_match *stop;
     utf8_stream reasoning_stream, content_stream;
-    json_text raw_reasoning, raw_content, unstopped;
+    json_text raw_reasoning, unstopped;
 } generation;
 
 /* splits: look for reasoning (chat); else everything is content.  starts_inside: the
@@ -48,7 +54,12 @@ void generation_release(generation *g); /* accepts a zeroed one */
 
 /* Take a token; its text replaces that of the push before. */
 void generation_push(generation *g, int32_t id);
-/* The stream is over: add what was held back to the text of the last push. */
-void generation_finish(generation *g);
+/* The stream is over: add what was held back to the text of the last push, and what closes
+ * a code block left open.  cut: the model was not done.  An answer that ended by a stop
+ * string stays as it is. */
+void generation_finish(generation *g, bool cut);
+
+/* Does the next token belong to the reasoning? */
+bool generation_is_inside(const generation *g);
 
 #endif

@@ -216,6 +216,92 @@ static status read_limits(job *j, const reader *r) {
     return rc;
 }
 
+/* --- deliberation --- */
+
+/* Below it no thought and answer fit. */
+enum { LEAST_TOTAL_TO_THINK = 4 };
+
+static void bound(job *j, int64_t limit) {
+    if (limit >= 0 && (j->max_thinking_tokens < 0 || limit < j->max_thinking_tokens))
+        j->max_thinking_tokens = limit;
+}
+
+static status read_effort(job *j, const reader *r) {
+    static const struct {
+        const char *name;
+        int64_t tokens;
+    } efforts[] = {{"none", 0},      {"minimal", 64}, {"low", 256},
+                   {"medium", 1024}, {"high", 4096},  {"xhigh", 16384}};
+    const cJSON *effort = find(r, "reasoning_effort");
+    if (effort == NULL) return STATUS_OK;
+    for (size_t i = 0; i < sizeof efforts / sizeof efforts[0]; i++) {
+        if (!cJSON_IsString(effort) || strcmp(effort->valuestring, efforts[i].name) != 0)
+            continue;
+        bound(j, efforts[i].tokens);
+        return STATUS_OK;
+    }
+    return refuse(r, "reasoning_effort",
+                  "must be one of none, minimal, low, medium, high and xhigh");
+}
+
+/* thinking: {"type": "enabled" | "disabled" | "adaptive", "budget_tokens": N}.  *asks: it
+ * wants some, whatever the model does by itself. */
+static status read_thinking(job *j, const reader *r, bool *asks) {
+    const cJSON *thinking = find(r, "thinking");
+    if (thinking == NULL) return STATUS_OK;
+    if (!cJSON_IsObject(thinking)) return refuse(r, "thinking", "must be an object");
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(thinking, "type");
+    const char *word = cJSON_GetStringValue(type);
+    if (type != NULL && word == NULL) return refuse(r, "thinking.type", "must be a string");
+    if (word != NULL && strcmp(word, "disabled") == 0) {
+        bound(j, 0);
+    } else if (word != NULL && strcmp(word, "enabled") == 0) {
+        *asks = true;
+    } else if (word != NULL && strcmp(word, "adaptive") != 0) {
+        return refuse(r, "thinking.type", "must be enabled, disabled or adaptive");
+    }
+    const cJSON *tokens = cJSON_GetObjectItemCaseSensitive(thinking, "budget_tokens");
+    if (tokens == NULL || cJSON_IsNull(tokens)) return STATUS_OK;
+    int64_t n = 0;
+    if (!cJSON_IsNumber(tokens) || !exact_integer(tokens, &n) || n < 0 || n > INT32_MAX)
+        return refuse(r, "thinking.budget_tokens", "must be an integer from 0 to 2147483647");
+    bound(j, n);
+    return STATUS_OK;
+}
+
+/* Tell the template; a request's own word against thinking stays. */
+static status set_switch(cJSON *body, const reader *r, bool on) {
+    cJSON *kwargs = cJSON_GetObjectItemCaseSensitive(body, "chat_template_kwargs");
+    if (cJSON_IsNull(kwargs)) {
+        cJSON_DeleteItemFromObjectCaseSensitive(body, "chat_template_kwargs");
+        kwargs = NULL;
+    }
+    if (kwargs == NULL) kwargs = cJSON_AddObjectToObject(body, "chat_template_kwargs");
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(kwargs, "enable_thinking");
+    if (on && cJSON_IsBool(own)) return STATUS_OK;
+    if (own != NULL) cJSON_DeleteItemFromObjectCaseSensitive(kwargs, "enable_thinking");
+    if (kwargs == NULL || cJSON_AddBoolToObject(kwargs, "enable_thinking", on) == NULL)
+        return error_set(r->err, STATUS_NO_MEMORY, "no memory for a chat request");
+    return STATUS_OK;
+}
+
+static status read_budgets(job *j, const reader *r) {
+    int64_t own = -1, answer = 0;
+    bool asks = false;
+    j->max_thinking_tokens = -1;
+    if (j->prompt != NULL) return STATUS_OK;
+    status rc = read_integer(r, "max_thinking_tokens", 0, INT32_MAX, &own, NULL);
+    if (rc == STATUS_OK) rc = read_integer(r, "max_answer_tokens", 1, INT32_MAX, &answer, NULL);
+    bound(j, own);
+    if (rc == STATUS_OK) rc = read_thinking(j, r, &asks);
+    if (rc == STATUS_OK) rc = read_effort(j, r);
+    if (rc != STATUS_OK) return rc;
+    j->max_answer_tokens = (uint32_t)answer;
+    if (j->max_tokens != 0 && j->max_tokens < LEAST_TOTAL_TO_THINK) bound(j, 0);
+    if (j->max_thinking_tokens == 0) return set_switch(j->body, r, false);
+    return asks ? set_switch(j->body, r, true) : STATUS_OK;
+}
+
 /* A chat says logprobs: true and top_logprobs: N; a completion says logprobs: N. */
 static status read_logprobs(job *j, const reader *r) {
     int64_t top = 0;
@@ -237,8 +323,9 @@ static status read_logprobs(job *j, const reader *r) {
 }
 
 /* Fields whose silent neglect would give a wrong answer. */
-static status refuse_unsupported(const job *j, const reader *r) {
+static status refuse_unsupported(job *j, const reader *r) {
     const cJSON *format = find(r, "response_format");
+    j->is_prose = j->prompt == NULL;
     if (format != NULL) {
         const cJSON *type = cJSON_GetObjectItemCaseSensitive(format, "type");
         if (!cJSON_IsString(type)) return refuse(r, "response_format.type", "must be a string");
@@ -306,6 +393,7 @@ status job_parse(job *out, wire_kind kind, const char *body, size_t length, uint
     }
     rc = read_input(out, &r, n_vocab);
     if (rc == STATUS_OK) rc = read_limits(out, &r);
+    if (rc == STATUS_OK) rc = read_budgets(out, &r);
     if (rc == STATUS_OK) rc = read_sampling(out, &r);
     if (rc == STATUS_OK) rc = read_logprobs(out, &r);
     if (rc == STATUS_OK) rc = read_stops(out, &r);

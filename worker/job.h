@@ -4,7 +4,9 @@
  * STATUS_BAD_INPUT with the field's path in param.  Unknown fields are ignored, null is
  * absent.  A field that asks for what this build cannot do is refused, not ignored.
  *
- *   chat        messages, tools, chat_template_kwargs (see chat_template.h)
+ *   chat        messages, tools, chat_template_kwargs (see chat_template.h); what may be
+ *               spent: max_thinking_tokens, thinking {type, budget_tokens},
+ *               reasoning_effort, of which the smallest counts, and max_answer_tokens
  *   completion  prompt: a string, or an array of token ids
  *   count       as chat, or as completion
  *   tokenize    prompt (or content, as llama.cpp names it)
@@ -34,7 +36,10 @@ typedef struct job {
     cJSON *body;         /* owned; messages of a chat are in it, normalised */
     const cJSON *prompt; /* in body: a string or an array of checked ids; NULL for messages */
     uint32_t n_choices;
-    uint32_t max_tokens; /* 0: what fits the context */
+    uint32_t max_tokens;         /* 0: what fits the context */
+    uint32_t max_answer_tokens;  /* 0: no limit of its own */
+    int64_t max_thinking_tokens; /* -1: the request says nothing */
+    bool is_prose;               /* free text: may be repaired, and ended at a sentence */
     bool ignore_end;
     bool logprobs;
     uint32_t n_top_logprobs;

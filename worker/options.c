@@ -146,6 +146,11 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
     out->on_progress = loading_line_show;
     out->seed = (uint64_t)o->seed;
     out->nfc = o->nfc;
+    out->budgets = (budget_settings){.thinking_tokens = o->thinking_tokens,
+                                     .loop_reasoning = (uint32_t)o->loop_reasoning,
+                                     .loop_answer = (uint32_t)o->loop_answer,
+                                     .loop_code = (uint32_t)o->loop_code,
+                                     .grace_tokens = (uint32_t)o->grace_tokens};
     out->kv = strcmp(o->kv, "f32") == 0 ? KV_F32 : strcmp(o->kv, "q8") == 0 ? KV_Q8 : KV_F16;
     out->activations = strcmp(o->activations, "f32") == 0 ? ACTIVATIONS_F32 : ACTIVATIONS_INT8;
     return parse_slots(o->slots, n_experts_total, &out->n_slots, err);

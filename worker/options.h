@@ -30,6 +30,11 @@ typedef struct model_options {
     int64_t loaders;
     int64_t seed;
     bool nfc;
+    int64_t thinking_tokens;
+    int64_t loop_reasoning;
+    int64_t loop_answer;
+    int64_t loop_code;
+    int64_t grace_tokens;
     const char *log_level;
     bool help;
 } model_options;
@@ -76,6 +81,19 @@ typedef struct model_options {
                     "seed of requests that bring none; 0: a random one"),                      \
         OPTIONS_KEY(s, m, "nfc", CONFIG_BOOL, nfc, "false", 0, 0, NULL,                        \
                     "normalise text to NFC before splitting"),                                 \
+        OPTIONS_KEY(s, m, "thinking.max_tokens", CONFIG_INT, thinking_tokens, "-1", -1,        \
+                    1048576, NULL,                                                             \
+                    "tokens of deliberation at most; 0: no limit; -1: 1024 where a request "   \
+                    "says nothing"),                                                           \
+        OPTIONS_KEY(s, m, "loop.reasoning_tokens", CONFIG_INT, loop_reasoning, "128", 0,       \
+                    1048576, NULL,                                                             \
+                    "a circle of so many tokens ends a deliberation; 0: never"),               \
+        OPTIONS_KEY(s, m, "loop.answer_tokens", CONFIG_INT, loop_answer, "512", 0, 1048576,    \
+                    NULL, "a circle of so many tokens ends an answer; 0: never"),              \
+        OPTIONS_KEY(s, m, "loop.code_tokens", CONFIG_INT, loop_code, "1024", 0, 1048576, NULL, \
+                    "the same in a fenced block of an answer"),                                \
+        OPTIONS_KEY(s, m, "grace_tokens", CONFIG_INT, grace_tokens, "64", 0, 4096, NULL,       \
+                    "tokens beyond a limit that may finish a chat's sentence; 0: none"),       \
         OPTIONS_KEY(s, m, "log_level", CONFIG_CHOICE, log_level, "info", 0, 0,                 \
                     "debug|info|warn|error", "lines below it are not written"),                \
         OPTIONS_KEY(s, m, "help", CONFIG_BOOL, help, "false", 0, 0, NULL, "this list")

@@ -119,16 +119,35 @@ static status check_length(const request *r, size_t n_prompt, request_fault *f) 
     return n_prompt < c->n_context ? STATUS_OK : too_long(c, &r->job, "", n_prompt, f);
 }
 
-static uint32_t limit_of(const request *r) {
-    uint32_t room = r->context->n_context - r->n_prompt;
-    return r->job.max_tokens != 0 && r->job.max_tokens < room ? r->n_prompt + r->job.max_tokens
-                                                              : r->context->n_context;
+/* What is no chat, or must have a form, ends where its limit says. */
+static budget_params limits_of(const request *r) {
+    const request_context *c = r->context;
+    const job *j = &r->job;
+    budget_params p = {.max_total = j->max_tokens, .max_answer = j->max_answer_tokens};
+    memcpy(p.closing, c->closing, sizeof p.closing);
+    if (j->prompt != NULL) return p;
+    p.max_reasoning = budget_max_reasoning(&c->budgets, j->max_thinking_tokens, j->max_tokens,
+                                           c->n_context - r->n_prompt);
+    if (!j->ignore_end) p.settings = c->budgets;
+    if (!j->is_prose) {
+        p.settings.loop_answer = p.settings.loop_code = 0;
+        p.settings.grace_tokens = 0;
+    }
+    return p;
+}
+
+static uint32_t limit_of(const request *r, const budget_params *p) {
+    uint64_t room = r->context->n_context - r->n_prompt;
+    uint64_t wish = (uint64_t)p->max_total + p->settings.grace_tokens;
+    return p->max_total != 0 && wish < room ? r->n_prompt + (uint32_t)wish
+                                            : r->context->n_context;
 }
 
 static status make_choice(request *r, uint32_t index, const token_list *ids,
                           bool opens_thinking, uint64_t seed, error *err) {
     choice *c = &r->choices[index];
-    uint32_t cap = limit_of(r);
+    budget_params limits = limits_of(r);
+    uint32_t cap = limit_of(r, &limits);
     sampler_params params = r->job.sampling;
     params.seed = (r->job.has_seed ? params.seed : seed) + index;
     status rc = sequence_init(&c->timeline, ids->ids, r->n_prompt, cap, err);
@@ -142,9 +161,30 @@ static status make_choice(request *r, uint32_t index, const token_list *ids,
     rc = generation_init(&c->text, r->context->vocab, r->job.prompt == NULL, opens_thinking,
                          r->job.stops, r->job.n_stops, err);
     if (rc != STATUS_OK) return rc;
+    c->text.repairs = r->job.prompt == NULL && r->job.is_prose;
+    budget_init(&c->spent, &limits, generation_is_inside(&c->text));
     c->open = true;
     r->n_open++;
     return STATUS_OK;
+}
+
+static bool is_full(const sequence *s) {
+    return s->n_tokens == s->cap_tokens;
+}
+
+/* Show a token to all that follow the choice.  Its finish, if it is over with it; else it is
+ * on the timeline. */
+static wire_finish put(request *r, choice *c, int32_t id) {
+    bool was_spent = c->spent.in_grace;
+    sampler_see_output(c->draws, id);
+    generation_push(&c->text, id);
+    wire_finish finish = budget_take(&c->spent, &c->text, id);
+    if (c->text.stopped || tokenizer_is_end(r->context->vocab, id)) {
+        return was_spent ? WIRE_FINISH_LENGTH : WIRE_FINISH_STOP;
+    }
+    bool appended = sequence_append(&c->timeline, id);
+    CHECK(appended);
+    return is_full(&c->timeline) ? WIRE_FINISH_LENGTH : finish;
 }
 
 /* Go on where another node stopped: its tokens are on the timeline, and the text they
@@ -162,14 +202,14 @@ static status replay(request *r, const wire_resume *resume, request_fault *f) {
             return error_set(&f->err, STATUS_BAD_INPUT, "resume: id %d at %zu is not a token",
                              id, i);
         }
-        sampler_see_output(c->draws, id);
-        generation_push(&c->text, id);
-        if (c->text.stopped || tokenizer_is_end(r->context->vocab, id)) return STATUS_OK;
-        if (!sequence_append(&c->timeline, id)) {
+        c->over = put(r, c, id);
+        if (c->over == WIRE_FINISH_NONE) continue;
+        if (is_full(&c->timeline) && i + 1 < resume->n_ids) {
             return error_set(&f->err, STATUS_BAD_INPUT,
                              "resume: %zu ids do not fit behind a prompt of %u", resume->n_ids,
                              r->n_prompt);
         }
+        break;
     }
     json_text_clear(&c->text.reasoning); /* the other node has sent it */
     json_text_clear(&c->text.content);
@@ -275,7 +315,7 @@ static void send(request *r, const choice *c, wire_channel channel, const int32_
                            .ids = ids,
                            .n_ids = n_ids,
                            .text = wire_text(text->bytes, text->length),
-                           .flags = flags,
+                           .flags = flags | budget_flags(&c->spent),
                            .finish = finish,
                            .draws = sampler_counter(c->draws),
                            .prompt_tokens = r->n_prompt};
@@ -302,43 +342,41 @@ static void report(request *r, choice *c, const int32_t *id, wire_finish finish)
     json_text_clear(&r->logprobs);
 }
 
-static void close_choice(request *r, choice *c, const int32_t *id, wire_finish finish) {
-    generation_finish(&c->text);
+static void close_choice(request *r, choice *c, const int32_t *id) {
+    generation_finish(&c->text, c->over == WIRE_FINISH_LENGTH);
     c->open = false;
     r->n_open--;
-    report(r, c, id, finish);
-}
-
-static bool is_full(const sequence *s) {
-    return s->n_tokens == s->cap_tokens;
+    report(r, c, id, c->over);
 }
 
 bool request_take(request *r, choice *c, int32_t id) {
     if (r->first_token_ns == 0) r->first_token_ns = clock_monotonic_ns();
-    sampler_see_output(c->draws, id);
-    generation_push(&c->text, id);
-    wire_finish finish = WIRE_FINISH_NONE;
-    if (c->text.stopped || tokenizer_is_end(r->context->vocab, id)) {
-        finish = WIRE_FINISH_STOP;
-    } else {
-        bool appended = sequence_append(&c->timeline, id);
-        CHECK(appended);
-        if (is_full(&c->timeline)) finish = WIRE_FINISH_LENGTH;
-    }
-    if (finish != WIRE_FINISH_NONE) {
-        close_choice(r, c, &id, finish);
+    c->over = put(r, c, id);
+    if (c->over != WIRE_FINISH_NONE) {
+        close_choice(r, c, &id);
         return false;
     }
-    report(r, c, &id, finish);
+    report(r, c, &id, WIRE_FINISH_NONE);
     return true;
 }
 
 bool request_finish_if_over(request *r, choice *c) {
-    const sequence *s = &c->timeline;
-    bool ended = c->text.n_tokens > s->n_tokens - s->n_prompt; /* its last one was not kept */
-    if (!ended && !is_full(s)) return false;
-    close_choice(r, c, NULL, ended ? WIRE_FINISH_STOP : WIRE_FINISH_LENGTH);
+    if (c->over == WIRE_FINISH_NONE) return false;
+    close_choice(r, c, NULL);
     return true;
+}
+
+int32_t request_forced(const choice *c) {
+    return budget_forced(&c->spent);
+}
+
+int32_t request_settle(const request *r, choice *c, int32_t id) {
+    if (!tokenizer_is_end(r->context->vocab, id)) return id;
+    return budget_settle_end(&c->spent, &c->text, id);
+}
+
+bool request_must_go_on(const request *r, const choice *c) {
+    return r->job.ignore_end || c->spent.must_speak;
 }
 
 /* --- log probabilities, as the items of OpenAI's `content` list --- */

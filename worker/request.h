@@ -9,6 +9,7 @@
 #ifndef SILICEO_WORKER_REQUEST_H
 #define SILICEO_WORKER_REQUEST_H
 
+#include "worker/budget.h"
 #include "worker/engine.h"
 #include "worker/generation.h"
 #include "worker/job.h"
@@ -25,6 +26,8 @@ typedef struct request_context {
     uint32_t n_context;
     uint32_t n_vocab;       /* ids below it exist */
     size_t max_token_bytes; /* of the longest token */
+    budget_settings budgets;
+    int32_t closing[BUDGET_N_CLOSING]; /* see budget.h */
     engine_sink sink;
 } request_context;
 
@@ -41,6 +44,8 @@ typedef struct choice {
     sequence timeline; /* timeline.owner is the request */
     sampler *draws;
     generation text;
+    budget spent;
+    wire_finish over; /* NONE: it goes on */
     bool open;
 } choice;
 
@@ -70,6 +75,13 @@ typedef struct request {
 status request_make(request **out, const request_context *context, const wire_submit *submit,
                     uint64_t seed, request_fault *fault);
 void request_free(request *r); /* its sequences must be idle; accepts NULL */
+
+/* The token that must come next whatever the logits say; -1: none. */
+int32_t request_forced(const choice *c);
+/* What is taken for a sampled id: itself, mostly (see budget_settle_end()). */
+int32_t request_settle(const request *r, choice *c, int32_t id);
+/* Must the next token not end the text? */
+bool request_must_go_on(const request *r, const choice *c);
 
 /* A row of logits gave this choice a token: put it on the timeline and report it.  False
  * when the choice is over with it (its finish has been reported). */

@@ -133,6 +133,15 @@ static void assert_forwards(const char *more, const char *forwarded) {
     chat_params_release(&p);
 }
 
+static void assert_refuses(const char *more, const char *field) {
+    chat_params p;
+    char param[CHAT_PARAM_SIZE], text[400];
+    error err = {0};
+    (void)snprintf(text, sizeof text, "{" M ",%s}", more);
+    assert_int_equal(read_text(&p, text, param, &err), STATUS_BAD_INPUT);
+    assert_string_equal(param, field);
+}
+
 static void thinking_is_switched_in_three_ways(void **state) {
     (void)state;
     static const char off[] = "\"chat_template_kwargs\":{\"enable_thinking\":false}";
@@ -144,7 +153,21 @@ static void thinking_is_switched_in_three_ways(void **state) {
         "\"enable_thinking\":true,\"chat_template_kwargs\":{\"enable_thinking\":false}", off);
     assert_forwards(
         "\"enable_thinking\":true,\"chat_template_kwargs\":{\"enable_thinking\":null}", on);
-    assert_forwards("\"reasoning_effort\":\"high\"", "\"content\":\"hello\"}]}");
+}
+
+static void budgets_are_checked_and_reach_the_worker(void **state) {
+    (void)state;
+    static const char *const fine[] = {
+        "\"reasoning_effort\":\"high\"", "\"max_thinking_tokens\":0", "\"max_answer_tokens\":5",
+        "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2048}"};
+    for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++)
+        assert_forwards(fine[i], fine[i]);
+    assert_refuses("\"max_thinking_tokens\":-1", "max_thinking_tokens");
+    assert_refuses("\"max_answer_tokens\":0", "max_answer_tokens");
+    assert_refuses("\"thinking\":true", "thinking");
+    assert_refuses("\"thinking\":{\"type\":\"sometimes\"}", "thinking.type");
+    assert_refuses("\"thinking\":{\"budget_tokens\":1.5}", "thinking.budget_tokens");
+    assert_refuses("\"reasoning_effort\":\"extreme\"", "reasoning_effort");
 }
 
 static void a_seed_of_64_bits_keeps_its_digits(void **state) {
@@ -160,6 +183,7 @@ int main(void) {
         cmocka_unit_test(a_repeated_field_counts_once_and_is_checked),
         cmocka_unit_test(tool_choice_none_hides_the_tools),
         cmocka_unit_test(thinking_is_switched_in_three_ways),
+        cmocka_unit_test(budgets_are_checked_and_reach_the_worker),
         cmocka_unit_test(a_seed_of_64_bits_keeps_its_digits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

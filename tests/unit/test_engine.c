@@ -410,7 +410,7 @@ static void log_probabilities_are_those_of_the_tokens(void **state) {
     const cJSON *top = cJSON_GetObjectItem(items->child, "top_logprobs");
     assert_int_equal(cJSON_GetArraySize(top), 3);
     assert_string_equal(cJSON_GetObjectItem(items->child, "token")->valuestring,
-                        a->choices[0].reasoning); /* the text of the only token */
+                        a->choices[0].content); /* the text of the only token */
     double logprob = cJSON_GetObjectItem(items->child, "logprob")->valuedouble;
     assert_true(logprob <= 0 && logprob > -1);
     assert_float_equal(cJSON_GetObjectItem(top->child, "logprob")->valuedouble, logprob, 1e-9);
@@ -421,8 +421,9 @@ static void log_probabilities_are_those_of_the_tokens(void **state) {
 
 static void a_bias_forbids_and_forces_tokens(void **state) {
     (void)state;
-    const run_answer *a =
-        run_one(&shared, WIRE_CHAT, ROSE ",\"logit_bias\":{\"77\":100},\"max_tokens\":4}");
+    const run_answer *a = run_one(&shared, WIRE_CHAT,
+                                  ROSE ",\"logit_bias\":{\"77\":100},\"max_tokens\":4,"
+                                       "\"chat_template_kwargs\":{\"enable_thinking\":false}}");
     for (int i = 0; i < 4; i++)
         assert_int_equal(a->choices[0].ids[i], 77);
 }

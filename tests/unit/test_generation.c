@@ -60,7 +60,7 @@ static shown generate(const char *text, bool splits, bool inside, const char *st
                      STATUS_OK);
     for (size_t i = 0; i < ids.length && !g.stopped; i++) {
         generation_push(&g, ids.ids[i]);
-        if (i + 1 == ids.length || g.stopped) generation_finish(&g);
+        if (i + 1 == ids.length || g.stopped) generation_finish(&g, false);
         add_shown(&s, &g);
     }
     assert_false(g.failed);

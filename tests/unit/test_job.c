@@ -91,6 +91,49 @@ static void every_field_is_read(void **state) {
     job_release(&j); /* a released one may be released again */
 }
 
+static int64_t thinking_of(const char *fields, bool *has_switch) {
+    char body[512];
+    (void)snprintf(body, sizeof body, "{" MESSAGES "%s}", fields);
+    job j = parse(WIRE_CHAT, body);
+    int64_t n = j.max_thinking_tokens;
+    const cJSON *kwargs = cJSON_GetObjectItem(j.body, "chat_template_kwargs");
+    *has_switch = cJSON_IsFalse(cJSON_GetObjectItem(kwargs, "enable_thinking"));
+    job_release(&j);
+    return n;
+}
+
+static void of_several_thinking_budgets_the_smallest_counts(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields;
+        int64_t want;
+        bool off;
+    } cases[] = {
+        {"", -1, false},
+        {",\"max_thinking_tokens\":300", 300, false},
+        {",\"reasoning_effort\":\"minimal\"", 64, false},
+        {",\"reasoning_effort\":\"low\"", 256, false},
+        {",\"reasoning_effort\":\"medium\"", 1024, false},
+        {",\"reasoning_effort\":\"high\"", 4096, false},
+        {",\"reasoning_effort\":\"none\"", 0, true},
+        {",\"reasoning_effort\":\"low\",\"max_thinking_tokens\":300", 256, false},
+        {",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":100},"
+         "\"max_thinking_tokens\":300",
+         100, false},
+        {",\"thinking\":{\"type\":\"disabled\",\"budget_tokens\":100}", 0, true},
+        {",\"max_thinking_tokens\":0,\"chat_template_kwargs\":{\"enable_thinking\":true}", 0,
+         true},
+        {",\"max_tokens\":3", 0, true}, /* no thought fits */
+        {",\"max_tokens\":4", -1, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bool off = false;
+        int64_t n = thinking_of(cases[i].fields, &off);
+        if (n != cases[i].want || off != cases[i].off)
+            fail_msg("%s: %lld, off %d", cases[i].fields, (long long)n, off);
+    }
+}
+
 static void integers_may_be_written_as_reals(void **state) {
     (void)state;
     job j = parse(WIRE_CHAT, "{" MESSAGES ",\"max_tokens\":1e2,\"seed\":5.0}");
@@ -158,6 +201,14 @@ static void wrong_fields_are_refused_by_name(void **state) {
         {"\"ignore_eos\":1", "ignore_eos"},
         {"\"response_format\":{\"type\":\"json_object\"}", "response_format.type"},
         {"\"response_format\":7", "response_format.type"},
+        {"\"max_thinking_tokens\":-1", "max_thinking_tokens"},
+        {"\"max_answer_tokens\":0", "max_answer_tokens"},
+        {"\"thinking\":\"much\"", "thinking"},
+        {"\"thinking\":{\"type\":7}", "thinking.type"},
+        {"\"thinking\":{\"type\":\"maybe\"}", "thinking.type"},
+        {"\"thinking\":{\"budget_tokens\":2147483648}", "thinking.budget_tokens"},
+        {"\"reasoning_effort\":\"extreme\"", "reasoning_effort"},
+        {"\"reasoning_effort\":3", "reasoning_effort"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char body[512];
@@ -222,6 +273,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_silent_request_gets_the_defaults),
         cmocka_unit_test(every_field_is_read),
+        cmocka_unit_test(of_several_thinking_budgets_the_smallest_counts),
         cmocka_unit_test(integers_may_be_written_as_reals),
         cmocka_unit_test(a_completion_takes_text_or_ids),
         cmocka_unit_test(wrong_fields_are_refused_by_name),
