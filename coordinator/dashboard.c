@@ -2,13 +2,16 @@
 
 #include "common/error.h"
 #include <sodium.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-extern const char dashboard_page[], dashboard_page_end[]; /* page.S */
+/* page.S */
+extern const char dashboard_page[];
+extern const uint64_t dashboard_page_size;
 
 const char *dashboard_page_text(size_t *length) {
-    *length = (size_t)(dashboard_page_end - dashboard_page);
+    *length = (size_t)dashboard_page_size;
     return dashboard_page;
 }
 
