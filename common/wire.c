@@ -169,7 +169,7 @@ static const field resume_fields[] = {
 static const field submit_fields[] = {
     UINT(wire_submit, request),
     UINT(wire_submit, epoch),
-    ENUM(wire_submit, kind, WIRE_CHAT, WIRE_TOKENIZE),
+    ENUM(wire_submit, kind, WIRE_CHAT, WIRE_DETOKENIZE),
     BYTES(wire_submit, request_id, WIRE_MAX_NAME),
     BYTES(wire_submit, model, WIRE_MAX_NAME),
     BYTES(wire_submit, body, WIRE_MAX_BODY),

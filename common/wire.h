@@ -60,7 +60,8 @@ typedef enum wire_kind { /* of a SUBMIT */
                          WIRE_EMBED,
                          WIRE_RERANK,
                          WIRE_COUNT,
-                         WIRE_TOKENIZE
+                         WIRE_TOKENIZE,
+                         WIRE_DETOKENIZE
 } wire_kind;
 
 typedef enum wire_channel {
@@ -286,6 +287,10 @@ status wire_decode(wire_message *out, const void *bytes, size_t length, error *e
 void wire_release(wire_message *message); /* accepts a zeroed one */
 
 const char *wire_type_name(wire_type type);
+/* The other kinds have their whole answer in DONE's result. */
+static inline bool wire_kind_gives_tokens(wire_kind kind) {
+    return kind == WIRE_CHAT || kind == WIRE_COMPLETION;
+}
 static inline wire_bytes wire_text(const char *text, size_t length) {
     return (wire_bytes){text, length};
 }

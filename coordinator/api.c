@@ -24,10 +24,28 @@ static void all_models(coordinator *c, http_exchange *x) {
     api_models(c, x, NULL);
 }
 
+static void completions(coordinator *c, http_exchange *x) {
+    api_ask(c, x, &answer_completion);
+}
+
+static void tokenize(coordinator *c, http_exchange *x) {
+    api_ask(c, x, &answer_tokenize);
+}
+
+static void detokenize(coordinator *c, http_exchange *x) {
+    api_ask(c, x, &answer_detokenize);
+}
+
 static const route routes[] = {
-    {"/", "GET", api_dashboard},       {"/v1/chat/completions", "POST", api_chat},
-    {"/v1/models", "GET", all_models}, {"/healthz", "GET", api_health},
-    {"/readyz", "GET", api_ready},     {"/status", "GET", api_status},
+    {"/", "GET", api_dashboard},
+    {"/v1/chat/completions", "POST", api_chat},
+    {"/v1/completions", "POST", completions},
+    {"/tokenize", "POST", tokenize},
+    {"/detokenize", "POST", detokenize},
+    {"/v1/models", "GET", all_models},
+    {"/healthz", "GET", api_health},
+    {"/readyz", "GET", api_ready},
+    {"/status", "GET", api_status},
     {"/metrics", "GET", api_metrics},
 };
 

@@ -92,3 +92,14 @@ void api_models(coordinator *c, http_exchange *x, const char *id) {
     }
     json_text_release(&out);
 }
+
+void api_only_model(const coordinator *c, char model[WIRE_MAX_NAME + 1]) {
+    const node_model *only = NULL;
+    for (const node *n = c->nodes.first; n != NULL; n = n->next) {
+        for (size_t i = 0; n->state != NODE_DOWN && i < n->n_models; i++) {
+            if (only != NULL && strcmp(only->name, n->models[i].name) != 0) return;
+            only = &n->models[i];
+        }
+    }
+    if (only != NULL) (void)snprintf(model, WIRE_MAX_NAME + 1, "%s", only->name);
+}

@@ -37,6 +37,14 @@ static bool leave(audience *a) {
     return false;
 }
 
+void audience_hold(audience *a) {
+    a->busy++;
+}
+
+bool audience_let(audience *a) {
+    return leave(a);
+}
+
 static void on_close(void *context, bool complete) {
     listener *l = context;
     audience *a = l->a;

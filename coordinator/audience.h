@@ -40,6 +40,10 @@ void audience_release(audience *a); /* its clients must be gone; accepts a zeroe
 /* False: no memory, or it is too late to join; x is untouched. */
 bool audience_join(audience *a, http_exchange *x);
 
+/* Between the two on_left() is not called; the second returns false when it is then. */
+void audience_hold(audience *a);
+bool audience_let(audience *a);
+
 /* Send a part of a stream to all, headers first. */
 bool audience_write(audience *a, const char *bytes, size_t n);
 bool audience_end(audience *a);

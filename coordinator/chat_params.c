@@ -368,6 +368,31 @@ static void keep_forwarded(cJSON *root) {
     }
 }
 
+status chat_params_take(chat_params *out, cJSON *root, char param[CHAT_PARAM_SIZE],
+                        error *err) {
+    memset(out, 0, sizeof *out);
+    param[0] = '\0';
+    tidy(root);
+    status rc = check_all(out, root, param, err);
+    if (rc != STATUS_OK) goto fail;
+    if ((rc = apply_tool_choice(root, param, err)) != STATUS_OK) goto fail;
+    if ((rc = apply_thinking(root, err)) != STATUS_OK) goto fail;
+    take_values(out, root);
+    keep_forwarded(root);
+    if ((rc = chat_normalise(root, param, err)) != STATUS_OK) goto fail;
+    prefix_chain_init(&out->chain, root);
+    out->body = json_print(root);
+    if (out->body == NULL) {
+        rc = error_set(err, STATUS_NO_MEMORY, "no memory for the request");
+        goto fail;
+    }
+    out->n_body = strlen(out->body);
+    return STATUS_OK;
+fail:
+    chat_params_release(out);
+    return rc;
+}
+
 status chat_params_read(chat_params *out, const char *body, size_t length,
                         char param[CHAT_PARAM_SIZE], error *err) {
     memset(out, 0, sizeof *out);
@@ -375,31 +400,32 @@ status chat_params_read(chat_params *out, const char *body, size_t length,
     cJSON *root = NULL;
     status rc = json_parse(&root, body, length, "request body", err);
     if (rc != STATUS_OK) return rc;
-    if (!cJSON_IsObject(root)) {
-        rc = error_set(err, STATUS_BAD_INPUT, "request body: is not a JSON object");
-        goto done;
-    }
-    tidy(root);
-    if ((rc = check_all(out, root, param, err)) != STATUS_OK) goto done;
-    if ((rc = apply_tool_choice(root, param, err)) != STATUS_OK) goto done;
-    if ((rc = apply_thinking(root, err)) != STATUS_OK) goto done;
-    take_values(out, root);
-    keep_forwarded(root);
-    if ((rc = chat_normalise(root, param, err)) != STATUS_OK) goto done;
-    prefix_chain_init(&out->chain, root);
-    out->body = json_print(root);
-    if (out->body == NULL)
-        rc = error_set(err, STATUS_NO_MEMORY, "no memory for the request");
+    if (cJSON_IsObject(root))
+        rc = chat_params_take(out, root, param, err);
     else
-        out->n_body = strlen(out->body);
-done:
+        rc = error_set(err, STATUS_BAD_INPUT, "request body: is not a JSON object");
     cJSON_Delete(root);
-    if (rc != STATUS_OK) chat_params_release(out);
     return rc;
+}
+
+status chat_params_check(const cJSON *root, const char *const *names,
+                         char param[CHAT_PARAM_SIZE], error *err) {
+    for (; *names != NULL; names++) {
+        const cJSON *value = get(root, *names);
+        const field *f = &fields[field_index(*names)];
+        status rc = value == NULL || cJSON_IsNull(value) ? STATUS_OK
+                                                         : check_field(f, value, param, err);
+        if (rc != STATUS_OK) return rc;
+    }
+    return check_logit_bias(get(root, "logit_bias"), param, err);
 }
 
 void chat_params_release(chat_params *p) {
     free(p->body);
+    for (size_t i = 0; i < p->n_more; i++)
+        free(p->more[i]);
+    free(p->more);
+    cJSON_Delete(p->told);
     prefix_chain_release(&p->chain);
     memset(p, 0, sizeof *p);
 }

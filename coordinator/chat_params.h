@@ -28,11 +28,19 @@ typedef struct chat_params {
     prefix_chain chain;  /* beginnings of the prompt */
     char *body;          /* JSON for the worker; the caller frees with chat_params_release */
     size_t n_body;
+    char **more; /* of a batch: the bodies of its further prompts */
+    size_t n_more;
+    cJSON *told; /* what the reply repeats of the request, or NULL */
 } chat_params;
 
 /* On STATUS_BAD_INPUT param is the field at fault ("" when the body is no JSON object). */
 status chat_params_read(chat_params *out, const char *body, size_t length,
                         char param[CHAT_PARAM_SIZE], error *err);
+/* The same of a tree, which it changes. */
+status chat_params_take(chat_params *out, cJSON *root, char param[CHAT_PARAM_SIZE], error *err);
+/* Check the known fields of root with these names (the list ends with NULL) as in a chat. */
+status chat_params_check(const cJSON *root, const char *const *names,
+                         char param[CHAT_PARAM_SIZE], error *err);
 void chat_params_release(chat_params *p); /* accepts a zeroed one */
 
 #endif

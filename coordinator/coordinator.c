@@ -327,6 +327,7 @@ status coordinator_open(coordinator *c, error *err) {
 
 void coordinator_close(coordinator *c) {
     http_server_close(c->http);
+    api_chat_reap(c);
     for (size_t i = 0; i < REQUEST_BUCKETS; i++)
         CHECK(c->link == NULL || c->buckets[i] == NULL);
     web_client_close(c->web);
@@ -481,6 +482,7 @@ static void say_goodbye(coordinator *c) {
         handle_events(c, events, n);
         (void)worker_link_drain(c->link, DRAIN_BATCH);
         web_client_drain(c->web);
+        api_chat_reap(c);
     } while (c->chats != NULL && clock_monotonic_ms() < until_ms);
 }
 

@@ -70,7 +70,8 @@ bool http_guard_header_list_is_sane(const char *text) {
 }
 
 bool http_guard_path_is_api(const char *path) {
-    return strncmp(path, "/v1/", 4) == 0;
+    return strncmp(path, "/v1/", 4) == 0 || strcmp(path, "/tokenize") == 0 ||
+           strcmp(path, "/detokenize") == 0;
 }
 
 bool http_guard_same_origin(const char *origin, const char *host) {

@@ -29,7 +29,7 @@ const char *http_guard_verdict(const http_guard *g);
 bool http_guard_request_id_is_sane(const char *text);
 /* A list of header names, as Access-Control-Request-Headers holds. */
 bool http_guard_header_list_is_sane(const char *text);
-/* Under /v1/, where browsers of any origin may call. */
+/* Under /v1/ (or tokenize and detokenize), where browsers of any origin may call. */
 bool http_guard_path_is_api(const char *path);
 /* Does a browser's Origin name the host that the request was sent to? */
 bool http_guard_same_origin(const char *origin, const char *host);

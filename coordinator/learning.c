@@ -39,7 +39,7 @@ static void learn_held(request *r, node_model *m, const wire_done *done) {
 
 void learning_done(request *r, const wire_done *done, uint64_t now_ns) {
     node_model *m = node_find_model(r->node, r->model);
-    if (m == NULL) return;
+    if (m == NULL || r->kind >= WIRE_EMBED) return; /* no kind without tokens tells speeds */
     learn_held(r, m, done);
     end_stretch(r, now_ns);
     rates_learn_prompt(&m->speed, r->prompt_bytes, (double)done->prompt_tokens);

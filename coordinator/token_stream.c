@@ -55,7 +55,7 @@ void token_stream_resume(token_stream *ts) {
     }
 }
 
-static const char *finish_name(wire_finish finish) {
+const char *token_stream_finish_name(wire_finish finish) {
     switch (finish) {
     case WIRE_FINISH_LENGTH:
         return "length";
@@ -101,7 +101,7 @@ static void add_text(const token_stream *ts, const wire_tokens *tokens, json_tex
 static void begin_finish(const token_stream *ts, uint64_t choice, json_text *out) {
     begin_chunk(ts, choice, out);
     json_text_format(out, "},\"finish_reason\":\"%s\"}]",
-                     finish_name(ts->choices[choice].finish));
+                     token_stream_finish_name(ts->choices[choice].finish));
 }
 
 static bool all_finished(const token_stream *ts) {
@@ -173,7 +173,7 @@ status token_stream_add(token_stream *ts, const wire_tokens *tokens, json_text *
 
 /* ------------------------------------------------------------ the end */
 
-static void add_usage(const wire_done *done, json_text *out) {
+void token_stream_usage(const wire_done *done, json_text *out) {
     json_text_format(
         out,
         "\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
@@ -197,8 +197,8 @@ const char *token_stream_thinking(const token_stream *ts, const wire_done *done)
 }
 
 /* `timings` as llama.cpp's server names them, and what only this system knows. */
-static void add_timings(const token_stream *ts, const wire_done *done,
-                        const token_stream_facts *facts, json_text *out) {
+void token_stream_timings(const wire_done *done, const token_stream_facts *facts,
+                          const char *thinking, json_text *out) {
     double prompt_n = (double)(done->prompt_tokens - (done->cached_tokens < done->prompt_tokens
                                                           ? done->cached_tokens
                                                           : done->prompt_tokens));
@@ -216,7 +216,6 @@ static void add_timings(const token_stream *ts, const wire_done *done,
                      ",\"queue_ms\":%.3f,\"node_queue_ms\":%.3f,\"first_token_ms\":%.3f,"
                      "\"attempts\":%u",
                      facts->queue_ms, done->queue_ms, facts->first_token_ms, facts->attempts);
-    const char *thinking = token_stream_thinking(ts, done);
     if (thinking != NULL) json_text_format(out, ",\"thinking\":\"%s\"", thinking);
     if (facts->resumed != NULL) json_text_format(out, ",\"resumed\":\"%s\"", facts->resumed);
     if (done->hit_rate >= 0) {
@@ -234,13 +233,13 @@ static void finish_stream(token_stream *ts, const wire_done *done,
                           const token_stream_facts *facts, json_text *out) {
     begin_finish(ts, ts->last_choice, out);
     ADD_LITERAL(out, ",");
-    add_timings(ts, done, facts, out);
+    token_stream_timings(done, facts, token_stream_thinking(ts, done), out);
     ADD_LITERAL(out, "}\n\n");
     if (ts->include_usage) {
         ADD_LITERAL(out, "data: ");
         json_text_add(out, ts->head, ts->n_head);
         ADD_LITERAL(out, ",\"choices\":[],");
-        add_usage(done, out);
+        token_stream_usage(done, out);
         ADD_LITERAL(out, "}\n\n");
     }
     ADD_LITERAL(out, "data: [DONE]\n\n");
@@ -261,7 +260,8 @@ static void add_message(const token_choice *choice, size_t index, json_text *out
         json_text_add(out, choice->logprobs.bytes, choice->logprobs.length);
         ADD_LITERAL(out, "]},");
     }
-    json_text_format(out, "\"finish_reason\":\"%s\"}", finish_name(choice->finish));
+    json_text_format(out, "\"finish_reason\":\"%s\"}",
+                     token_stream_finish_name(choice->finish));
 }
 
 static void finish_whole(token_stream *ts, const wire_done *done,
@@ -276,9 +276,9 @@ static void finish_whole(token_stream *ts, const wire_done *done,
         add_message(choice, i, out);
     }
     ADD_LITERAL(out, "],");
-    add_usage(done, out);
+    token_stream_usage(done, out);
     ADD_LITERAL(out, ",");
-    add_timings(ts, done, facts, out);
+    token_stream_timings(done, facts, token_stream_thinking(ts, done), out);
     ADD_LITERAL(out, "}");
 }
 

@@ -72,6 +72,12 @@ void token_stream_finish(token_stream *ts, const wire_done *done,
 void token_stream_fail(const char *error_json, json_text *out);
 /* How the deliberation ended, when all has come: "complete" or "cut"; NULL: there was none. */
 const char *token_stream_thinking(const token_stream *ts, const wire_done *done);
+/* Parts that other replies of OpenAI's API have, too: "usage":{...}, and "timings" with
+ * "siliceo", where thinking may be NULL. */
+void token_stream_usage(const wire_done *done, json_text *out);
+void token_stream_timings(const wire_done *done, const token_stream_facts *facts,
+                          const char *thinking, json_text *out);
+const char *token_stream_finish_name(wire_finish finish);
 /* A comment that every client ignores. */
 void token_stream_keepalive(json_text *out);
 

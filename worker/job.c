@@ -182,6 +182,14 @@ static status read_prompt(job *j, const reader *r, const char *name, uint32_t n_
     return check_ids(r, name, prompt, n_vocab);
 }
 
+static status read_text(job *j, const reader *r, uint32_t n_vocab) {
+    bool parses = true;
+    status rc = read_bool(r, "parse_special", &parses);
+    if (rc != STATUS_OK) return rc;
+    j->as_text = !parses;
+    return read_prompt(j, r, find(r, "prompt") == NULL ? "content" : "prompt", n_vocab);
+}
+
 /* --- groups --- */
 
 static status read_sampling(job *j, const reader *r) {
@@ -356,7 +364,12 @@ static status read_input(job *j, const reader *r, uint32_t n_vocab) {
     case WIRE_COMPLETION:
         return read_prompt(j, r, "prompt", n_vocab);
     case WIRE_TOKENIZE:
-        return read_prompt(j, r, find(r, "prompt") == NULL ? "content" : "prompt", n_vocab);
+        if (find(r, "messages") != NULL) break;
+        return read_text(j, r, n_vocab);
+    case WIRE_DETOKENIZE:
+        if (!cJSON_IsArray(find(r, "tokens")))
+            return refuse(r, "tokens", "must be an array of token ids");
+        return read_prompt(j, r, "tokens", n_vocab);
     case WIRE_CHAT:
         break;
     case WIRE_COUNT:

@@ -9,7 +9,9 @@
  *               reasoning_effort, of which the smallest counts, and max_answer_tokens
  *   completion  prompt: a string, or an array of token ids
  *   count       as chat, or as completion
- *   tokenize    prompt (or content, as llama.cpp names it)
+ *   tokenize    prompt (or content, as llama.cpp names it), or as chat; parse_special false:
+ *               what spells a control token is text; for the others see result.h
+ *   detokenize  tokens: an array of ids
  *   both of the first take max_completion_tokens or max_tokens, temperature, top_p, top_k,
  *   min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed, n,
  *   stop, logprobs, top_logprobs, ignore_eos
@@ -41,6 +43,7 @@ typedef struct job {
     int64_t max_thinking_tokens; /* -1: the request says nothing */
     bool is_prose;               /* free text: may be repaired, and ended at a sentence */
     bool ignore_end;
+    bool as_text; /* a prompt cannot spell control tokens */
     bool logprobs;
     uint32_t n_top_logprobs;
     sampler_params sampling; /* biases point to `biases` */

@@ -1,6 +1,7 @@
 #include "worker/request.h"
 
 #include "common/clock.h"
+#include "worker/result.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,8 +74,9 @@ static status encode_prompt(const request_context *c, const job *j, token_list *
         size_t length = strlen(j->prompt->valuestring);
         status rc = check_bytes(c, j, length, f);
         if (rc != STATUS_OK) return rc;
-        return tokenizer_encode(c->vocab, j->prompt->valuestring, length, TOKENIZER_ADDED_ALL,
-                                ids, &f->err);
+        return tokenizer_encode(c->vocab, j->prompt->valuestring, length,
+                                j->as_text ? TOKENIZER_ADDED_NONE : TOKENIZER_ADDED_ALL, ids,
+                                &f->err);
     }
     for (const cJSON *item = j->prompt->child; item != NULL; item = item->next) {
         status rc = token_list_add(ids, (int32_t)item->valuedouble, &f->err);
@@ -93,18 +95,8 @@ static status encode(const request_context *c, job *j, token_list *ids, bool *op
 /* --- kinds that give no tokens --- */
 
 static status make_result(request *r, const token_list *ids, request_fault *f) {
-    json_text text = {0};
-    if (r->job.kind == WIRE_COUNT) {
-        json_text_format(&text, "{\"tokens\":%zu}", ids->length);
-    } else {
-        json_text_format(&text, "{\"tokens\":[");
-        for (size_t i = 0; i < ids->length; i++)
-            json_text_format(&text, "%s%d", i > 0 ? "," : "", ids->ids[i]);
-        json_text_format(&text, "]}");
-    }
-    r->result = text.failed ? NULL : text.bytes;
+    r->result = result_write(&r->job, r->context->vocab, r->context->n_context, ids);
     if (r->result != NULL) return STATUS_OK;
-    json_text_release(&text);
     return error_set(&f->err, STATUS_NO_MEMORY, "request: no memory for its result");
 }
 
