@@ -24,6 +24,7 @@ typedef struct run_choice {
     int32_t ids[RUN_IDS];
     size_t n_ids;
     wire_finish finish;
+    uint64_t flags; /* of all messages */
 } run_choice;
 
 typedef struct run_answer {
@@ -72,6 +73,7 @@ static inline void run_tokens(void *context, const wire_tokens *t) {
     if (t->n_ids > 0) memcpy(c->ids + c->n_ids, t->ids, t->n_ids * sizeof *t->ids);
     c->n_ids += t->n_ids;
     c->finish = t->finish;
+    c->flags |= t->flags & ~(uint64_t)WIRE_FLAG_MORE;
     if (t->channel == WIRE_REASONING) {
         run_append(c->reasoning, RUN_TEXT, &c->n_reasoning, t->text);
     } else {
