@@ -116,7 +116,8 @@ typedef struct submit_call {
     sse_reader reader;
     upstream_reply reply;
     json_text error_body;
-    bool over; /* DONE or ERROR has been posted */
+    bool over;     /* DONE or ERROR has been posted */
+    bool is_other; /* neither chat nor completion */
 } submit_call;
 
 static void post(submit_call *call, upstream_event *e) {
@@ -197,8 +198,9 @@ static bool submit_start(web_call *base, error *err) {
     size_t n_choices = 1;
     char *body = NULL;
     call->begun_ns = clock_monotonic_ns();
-    if (call->kind != WIRE_CHAT && call->kind != WIRE_COMPLETION) {
-        (void)error_set(err, STATUS_BAD_INPUT, "this kind of request is not passed on");
+    call->is_other = call->kind != WIRE_CHAT && call->kind != WIRE_COMPLETION;
+    if (call->is_other) {
+        (void)error_set(err, STATUS_BAD_INPUT, "only chats and completions are passed on");
         return false;
     }
     status rc =
@@ -249,6 +251,8 @@ static void submit_end(web_call *base, const web_result *result) {
     submit_call *call = (submit_call *)base;
     if (result->cancelled)
         post_error(call, 499, "cancelled", false, "cancelled");
+    else if (call->is_other) /* no failure of the server, and a worker may do it */
+        post_error(call, 400, "not_supported", true, result->error_text);
     else if (result->http_status >= 300)
         post_refusal(call, result->http_status);
     else if (result->error_text != NULL)

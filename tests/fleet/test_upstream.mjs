@@ -40,7 +40,8 @@ class Server {
         r.on('close', () => { if (!over) this.closed++; });
         r.writeHead(200, { 'content-type': 'text/event-stream' });
         const say = (o) => r.write(`data: ${JSON.stringify({ id: 'x', object: 'chat.completion.chunk', created: 1, model: request.model, ...o })}\n\n`);
-        const choice = (delta, finish_reason = null) => say({ choices: [{ index: 0, delta, finish_reason }] });
+        const chat = q.url === '/v1/chat/completions';
+        const choice = (delta, finish_reason = null) => say({ choices: [chat ? { index: 0, delta, finish_reason } : { index: 0, text: delta.content ?? '', finish_reason }] });
         choice({ role: 'assistant', content: '' });
         if (this.mode === 'hang') return;
         r.write(': a comment\r\n\r\n');
@@ -114,6 +115,24 @@ const state = (rig, name, wanted) => until(async () => (await rig.node(name))?.s
         const list = events(r.text);
         assert.equal(content(list), 'w0 w1 w2 w3 ');
         assert.equal(list.at(-1), '[DONE]');
+    });
+    await test('a text completion is passed on to /completions, streaming or not', async () => {
+        for (const stream of [false, true]) {
+            const r = await fetch(rig.url + '/v1/completions', { method: 'POST', headers: { 'content-type': 'application/json' },
+                body: JSON.stringify({ model: 'tiny', prompt: 'once', max_tokens: 3, stream }) });
+            const text = await r.text();
+            assert.equal(r.status, 200, text);
+            assert.equal(server.requests.at(-1).url, '/v1/completions');
+            assert.equal(server.requests.at(-1).body.prompt, 'once');
+            assert.ok(stream ? text.includes('[DONE]') : JSON.parse(text).choices[0].text.includes('w0 w1 w2 '), text);
+        }
+    });
+    await test('what is neither chat nor completion is refused without harm to the node', async () => {
+        for (let i = 0; i < 4; i++) {
+            const r = await fetch(rig.url + '/tokenize', { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ model: 'tiny', content: 'a', prompt: 'a' }) });
+            assert.ok(r.status >= 400 && r.status < 500, `${r.status} ${await r.text()}`);
+        }
+        assert.equal((await rig.node('llama')).state, 'ready');
     });
     await test('a stream without [DONE] whose choices all ended is complete', async () => {
         server.mode = 'no done';
