@@ -16,9 +16,12 @@ const pause = (ms) => new Promise((next) => setTimeout(next, ms));
 
 await test(`${seconds} s of chaos, seed ${seed}: no wrong answer, no stuck request, no leak`, async () => {
     const rig = await Rig.open([]);
-    const settings = [...quick, '--log-level', 'warn', '--queue-max-wait-s', '10', '--limit-first-token-s', '3', '--limit-between-tokens-s', '3', '--limit-total-s', '25'];
+    const settings = [...quick, '--log-level', 'info', '--queue-max-wait-s', '10', '--limit-first-token-s', '3', '--limit-between-tokens-s', '3', '--limit-total-s', '25'];
     const http = new URL(rig.url).host, mesh = rig.coordinator.mesh;
-    const serve = () => start('siliceo-coordinator', ['serve', '--http', http, '--mesh', mesh, ...settings], /^ready /, { limitMs: 15000 });
+    const served = []; // each start of it, for its log
+    const serve = async () => { const c = await start('siliceo-coordinator', ['serve', '--http', http, '--mesh', mesh, ...settings], /^ready /, { limitMs: 15000 }); served.push(c); return c; };
+    // What the log says of a request that went wrong.
+    const trail = (id) => served.flatMap((c, i) => c.log.split('\n').filter((l) => l.includes(id)).map((l) => `${i}: ${l}`)).join('\n');
     await stop(rig.coordinator);
     let coordinator = await serve();
     const relay = await startRelay(mesh.replace('tcp://', ''));
@@ -32,18 +35,19 @@ await test(`${seconds} s of chaos, seed ${seed}: no wrong answer, no stuck reque
     const count = (what) => { done[what] = (done[what] ?? 0) + 1; };
     const whole = (n) => Array.from({ length: n }, (_, i) => `t${i} `).join('');
     const end = Date.now() + seconds * 1000;
+    let asked = 0;
     // One request, however it ends: the text must be the right one, or the beginning of it with an error.
     async function one() {
         const n = 1 + below(60), stream = random() < 0.7, patience = random() < 0.2 ? 20 + below(300) : 40000;
-        const controller = new AbortController();
+        const controller = new AbortController(), id = `chaos-${++asked}-`;
         const began = Date.now(), timer = setTimeout(() => controller.abort(), patience);
         let text = '', reply;
         try {
-            reply = await fetch(`http://${http}/v1/chat/completions`, { method: 'POST', signal: controller.signal, headers: { 'content-type': 'application/json' }, body: JSON.stringify(body({ stream, max_tokens: n })) });
+            reply = await fetch(`http://${http}/v1/chat/completions`, { method: 'POST', signal: controller.signal, headers: { 'content-type': 'application/json', 'x-request-id': id }, body: JSON.stringify(body({ stream, max_tokens: n })) });
             const decoder = new TextDecoder();
             for await (const piece of reply.body) text += decoder.decode(piece, { stream: true });
         } catch { /* refused, cut or left */
-            if (patience === 40000 && Date.now() - began > 35000) wrong.push(`stuck for ${Date.now() - began} ms`);
+            if (patience === 40000 && Date.now() - began > 35000) wrong.push(`stuck for ${Date.now() - began} ms at ${new Date().toISOString()}: ${reply?.status} ${JSON.stringify(text)} of ${n}, coordinator ${served.length - 1}\n${trail(id)}`);
         }
         clearTimeout(timer);
         if (reply === undefined) { count('no reply'); return; }
@@ -71,9 +75,10 @@ await test(`${seconds} s of chaos, seed ${seed}: no wrong answer, no stuck reque
         async 'restart the coordinator'() { coordinator.child.kill('SIGTERM'); await pause(below(300)); coordinator.child.kill('SIGTERM'); await coordinator.exited; coordinator = await serve(); },
         async 'freeze the coordinator'() { coordinator.child.kill('SIGSTOP'); await pause(below(1500)); coordinator.child.kill('SIGCONT'); },
     };
-    const kinds = Object.keys(faults), happened = {};
+    const kinds = Object.keys(faults), happened = {}, bag = [];
     while (Date.now() < end) {
-        const kind = kinds[below(100) < 85 ? below(5) : 5 + below(3)];
+        if (bag.length === 0) bag.push(...kinds, ...kinds.slice(0, 5)); // workers suffer twice as often
+        const [kind] = bag.splice(below(bag.length), 1);
         await faults[kind]();
         happened[kind] = (happened[kind] ?? 0) + 1;
         await pause(100 + below(900));
