@@ -51,7 +51,7 @@ static void add_headers(http_exchange *x, struct MHD_Response *response) {
         (void)MHD_add_response_header(response, "Access-Control-Allow-Origin", "*");
         (void)MHD_add_response_header(
             response, "Access-Control-Expose-Headers",
-            "x-request-id, retry-after, x-siliceo-node, x-siliceo-resumed");
+            "x-request-id, retry-after, x-siliceo-node, x-siliceo-resumed, x-siliceo-thinking");
     }
     for (size_t i = 0; i < x->n_headers; i++) {
         (void)MHD_add_response_header(response, x->headers[i].name, x->headers[i].value);

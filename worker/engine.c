@@ -46,8 +46,8 @@ struct engine {
     model_best *best; /* [max_outputs], where a step wants no more */
     float *raw_row;   /* a row as the model gave it, for log probabilities */
     sampler_scratch *scratch;
-    int32_t *masked; /* ids never sampled, then those that end */
-    size_t n_masked, n_masked_with_ends;
+    int32_t *masked; /* see make_masks() */
+    size_t n_masked, n_masked_with_ends, n_masked_to_speak;
     model_stats before;
     engine_rates rates;
     uint64_t ram_read_ms;
@@ -152,12 +152,12 @@ static status find_closing(engine *e, error *err) {
     return rc;
 }
 
-/* What sampling must never choose, and behind it what ends a text, for requests that ask
- * not to end. */
+/* What sampling must never choose; behind it what ends a text, for requests that ask not to
+ * end; and <think>, for an answer that must begin. */
 static status make_masks(engine *e, error *err) {
     size_t n = 0, n_tokens = tokenizer_n_tokens(e->vocab);
     const int32_t *never = tokenizer_masked(e->vocab, &n);
-    e->masked = malloc((n + n_tokens + 1) * sizeof *e->masked);
+    e->masked = malloc((n + n_tokens + 2) * sizeof *e->masked);
     if (e->masked == NULL) return error_set(err, STATUS_NO_MEMORY, "engine: no memory");
     for (size_t i = 0; i < n; i++) {
         if ((uint32_t)never[i] < e->context.n_vocab) e->masked[e->n_masked++] = never[i];
@@ -170,6 +170,10 @@ static status make_masks(engine *e, error *err) {
         if (length > e->context.max_token_bytes) e->context.max_token_bytes = length;
         if (tokenizer_is_end(e->vocab, id)) e->masked[e->n_masked_with_ends++] = id;
     }
+    int32_t opening = tokenizer_find(e->vocab, "<think>");
+    e->n_masked_to_speak = e->n_masked_with_ends;
+    if (opening >= 0 && (uint32_t)opening < e->context.n_vocab)
+        e->masked[e->n_masked_to_speak++] = opening;
     return STATUS_OK;
 }
 
@@ -445,7 +449,8 @@ static void count_step(engine *e, size_t n, uint32_t n_rows, uint64_t begun_ns) 
 }
 
 static size_t count_masked(const engine *e, const request *r, const choice *c) {
-    return request_must_go_on(r, c) ? e->n_masked_with_ends : e->n_masked;
+    if (request_must_speak(c)) return e->n_masked_to_speak;
+    return r->job.ignore_end ? e->n_masked_with_ends : e->n_masked;
 }
 
 /* Whether nobody needs more of a step's logits than the largest of each row. */

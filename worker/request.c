@@ -31,12 +31,13 @@ static const char *prompt_field(const job *j) {
 }
 
 static status too_long(const request_context *c, const job *j, const char *at_least,
-                       size_t n_tokens, request_fault *f) {
+                       size_t n_tokens, uint32_t n_more, request_fault *f) {
     (void)snprintf(f->param, sizeof f->param, "%s", prompt_field(j));
     error_record(&f->err, STATUS_BAD_INPUT,
-                 "this model's maximum context length is %u tokens, %s has %s%zu; one more is "
+                 "this model's maximum context length is %u tokens, %s has %s%zu; %u more %s "
                  "needed for an answer",
-                 c->n_context, prompt_field(j), at_least, n_tokens);
+                 c->n_context, prompt_field(j), at_least, n_tokens, n_more,
+                 n_more == 1 ? "is" : "are");
     return fault_set(f, 400, "context_length_exceeded", STATUS_BAD_INPUT);
 }
 
@@ -47,7 +48,7 @@ static status check_bytes(const request_context *c, const job *j, size_t n_bytes
                           request_fault *f) {
     size_t least = n_bytes / c->max_token_bytes;
     if (j->kind == WIRE_TOKENIZE || least < c->n_context) return STATUS_OK;
-    return too_long(c, j, "at least ", least, f);
+    return too_long(c, j, "at least ", least, 1, f);
 }
 
 static status encode_messages(const request_context *c, job *j, token_list *ids,
@@ -102,13 +103,17 @@ static status make_result(request *r, const token_list *ids, request_fault *f) {
 
 /* --- choices --- */
 
-static status check_length(const request *r, size_t n_prompt, request_fault *f) {
+/* Where the model deliberates there must be room to close that and to answer. */
+static status check_length(const request *r, size_t n_prompt, bool opens_thinking,
+                           request_fault *f) {
+    uint32_t n_more = opens_thinking ? BUDGET_N_CLOSING + 1 : 1;
     const request_context *c = r->context;
     if (n_prompt == 0) {
         (void)snprintf(f->param, sizeof f->param, "%s", prompt_field(&r->job));
         return error_set(&f->err, STATUS_BAD_INPUT, "%s has no tokens", prompt_field(&r->job));
     }
-    return n_prompt < c->n_context ? STATUS_OK : too_long(c, &r->job, "", n_prompt, f);
+    if (n_prompt + n_more <= c->n_context) return STATUS_OK;
+    return too_long(c, &r->job, "", n_prompt, n_more, f);
 }
 
 /* What is no chat, or must have a form, ends where its limit says. */
@@ -211,7 +216,7 @@ static status replay(request *r, const wire_resume *resume, request_fault *f) {
 
 static status make_choices(request *r, const token_list *ids, bool opens_thinking,
                            uint64_t seed, const wire_submit *submit, request_fault *f) {
-    status rc = check_length(r, ids->length, f);
+    status rc = check_length(r, ids->length, opens_thinking, f);
     if (rc != STATUS_OK) return rc;
     r->n_prompt = (uint32_t)ids->length;
     r->choices = calloc(r->job.n_choices, sizeof *r->choices);
@@ -367,8 +372,8 @@ int32_t request_settle(const request *r, choice *c, int32_t id) {
     return budget_settle_end(&c->spent, &c->text, id);
 }
 
-bool request_must_go_on(const request *r, const choice *c) {
-    return r->job.ignore_end || c->spent.must_speak;
+bool request_must_speak(const choice *c) {
+    return c->spent.must_speak && !generation_is_inside(&c->text);
 }
 
 /* --- log probabilities, as the items of OpenAI's `content` list --- */

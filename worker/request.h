@@ -80,8 +80,8 @@ void request_free(request *r); /* its sequences must be idle; accepts NULL */
 int32_t request_forced(const choice *c);
 /* What is taken for a sampled id: itself, mostly (see budget_settle_end()). */
 int32_t request_settle(const request *r, choice *c, int32_t id);
-/* Must the next token not end the text? */
-bool request_must_go_on(const request *r, const choice *c);
+/* Must the answer begin, so that nothing may end it or think again? */
+bool request_must_speak(const choice *c);
 
 /* A row of logits gave this choice a token: put it on the timeline and report it.  False
  * when the choice is over with it (its finish has been reported). */

@@ -180,6 +180,51 @@ static void a_deliberation_that_just_stops_gets_its_answer(void **state) {
     assert_true(a->choices[0].n_content > 0);
 }
 
+static void what_is_cut_must_answer_before_it_ends_or_thinks_again(void **state) {
+    (void)state;
+    /* 2156 is <think>, which may open a deliberation anew before the answer has begun. */
+    const run_answer *a =
+        ask("\"max_thinking_tokens\":5,\"logit_bias\":{\"2151\":100,\"2156\":100}");
+    assert_true(a->usage.reasoning_tokens <= 5);
+    assert_int_equal(a->choices[0].finish, WIRE_FINISH_STOP);
+    assert_true(a->choices[0].n_content > 0);
+    assert_int_not_equal(strncmp(a->choices[0].content, "<think>", 7), 0);
+}
+
+/* A chat of n words, and of how many tokens. */
+static uint64_t long_body(int n, char *out, size_t cap) {
+    static char words[2 * 2100];
+    for (int i = 0; i < n; i++)
+        memcpy(words + 2 * (size_t)i, "a ", 3);
+    (void)snprintf(out, cap,
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],"
+                   "\"temperature\":0" THINK "}",
+                   words);
+    const run_answer *a = run_one(&shared, WIRE_COUNT, out);
+    return strtoull(strchr(a->result, ':') + 1, NULL, 10);
+}
+
+static void at_the_contexts_end_there_is_room_for_an_answer_or_a_refusal(void **state) {
+    (void)state;
+    static char body[6000];
+    unsigned n_answered = 0, n_refused = 0;
+    for (int n = 2100; n > 0 && n_answered < 6; n--) {
+        uint64_t n_prompt = long_body(n, body, sizeof body);
+        if (n_prompt > 2049) continue;
+        const run_answer *a = run_one(&shared, WIRE_CHAT, body);
+        if (a->failed) {
+            assert_string_equal(a->code, "context_length_exceeded");
+            n_refused++;
+        } else {
+            assert_true(a->usage.prompt_tokens + a->usage.completion_tokens <= 2048);
+            assert_true(a->choices[0].n_content > 0);
+            n_answered++;
+        }
+        assert_int_equal(a->failed, n_prompt + 4 > 2048);
+    }
+    assert_true(n_answered > 0 && n_refused > 0);
+}
+
 static void company_changes_nothing(void **state) {
     (void)state;
     static const char *const fields[] = {"\"max_thinking_tokens\":9", "\"max_tokens\":33",
@@ -266,6 +311,8 @@ int main(void) {
         cmocka_unit_test(an_open_code_block_is_closed),
         cmocka_unit_test(circles_are_broken),
         cmocka_unit_test(a_deliberation_that_just_stops_gets_its_answer),
+        cmocka_unit_test(what_is_cut_must_answer_before_it_ends_or_thinks_again),
+        cmocka_unit_test(at_the_contexts_end_there_is_room_for_an_answer_or_a_refusal),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(another_node_goes_on_within_the_same_budgets),
         cmocka_unit_test(the_settings_bound_what_requests_ask_for),

@@ -205,6 +205,30 @@ static void no_cache_is_null_and_failure_is_one_event(void **state) {
 }
 
 /* The node was lost between the last token and its DONE: the end comes again elsewhere. */
+static void a_cut_deliberation_is_told_at_the_end(void **state) {
+    (void)state;
+    for (int flags = 0; flags <= 1; flags++) {
+        for (int streaming = 0; streaming <= 1; streaming++) {
+            token_stream ts = open_stream(streaming == 1, false, 1);
+            json_text out = {0};
+            wire_tokens t = piece(0, WIRE_REASONING, "hm", WIRE_FINISH_NONE);
+            t.flags = flags ? WIRE_FLAG_THINKING_CUT : WIRE_FLAG_GRACE;
+            add(&ts, &out, t);
+            token_stream_resume(&ts); /* what was cut stays so on another node */
+            add(&ts, &out, piece(0, WIRE_CONTENT, "x", WIRE_FINISH_STOP));
+            wire_done d = {.reasoning_tokens = 1};
+            token_stream_finish(&ts, &d, &facts, &out);
+            const char *want = flags ? "\"thinking\":\"cut\"" : "\"thinking\":\"complete\"";
+            assert_non_null(strstr(out.bytes, want));
+            token_stream_restart(&ts);
+            d.reasoning_tokens = 0;
+            assert_null(token_stream_thinking(&ts, &d));
+            json_text_release(&out);
+            token_stream_release(&ts);
+        }
+    }
+}
+
 static void a_resume_may_bring_the_finish_again(void **state) {
     (void)state;
     for (int streaming = 0; streaming < 2; streaming++) {
@@ -213,7 +237,9 @@ static void a_resume_may_bring_the_finish_again(void **state) {
         add(&ts, &out, piece(0, WIRE_CONTENT, "a", WIRE_FINISH_NONE));
         add(&ts, &out, piece(0, WIRE_CONTENT, "b", WIRE_FINISH_LENGTH));
         token_stream_resume(&ts);
-        add(&ts, &out, piece(0, WIRE_CONTENT, "", WIRE_FINISH_LENGTH));
+        /* The text that the end brought has been told as well. */
+        add(&ts, &out, piece(0, WIRE_CONTENT, "again", WIRE_FINISH_LENGTH));
+        assert_true(out.length == 0 || strstr(out.bytes, "again") == NULL);
         token_stream_facts resumed = facts;
         resumed.resumed = "exact";
         token_stream_finish(&ts, &done, &resumed, &out);
@@ -241,6 +267,7 @@ int main(void) {
         cmocka_unit_test(a_whole_reply_holds_all_parts),
         cmocka_unit_test(tokens_that_make_no_sense_are_refused),
         cmocka_unit_test(no_cache_is_null_and_failure_is_one_event),
+        cmocka_unit_test(a_cut_deliberation_is_told_at_the_end),
         cmocka_unit_test(a_resume_may_bring_the_finish_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
