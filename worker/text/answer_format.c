@@ -20,7 +20,7 @@ struct answer_format {
     const token_trie *trie;
     const tokenizer *vocab;
     uint32_t state;
-    uint32_t *path; /* [max_depth + 1]: states above the node of a walk */
+    uint32_t *path;   /* [max_depth + 1]: states above the node of a walk */
     uint64_t *narrow; /* a set that a budget made smaller */
     size_t n_words;
     token_set sets[N_SETS];
@@ -32,7 +32,8 @@ struct answer_format {
 /* --- the shortest document in the fewest tokens --- */
 
 /* The node of the tree below parent with this byte, or n_nodes. */
-static uint32_t child_of(const token_trie *t, uint32_t first, uint32_t end, unsigned char byte) {
+static uint32_t child_of(const token_trie *t, uint32_t first, uint32_t end,
+                         unsigned char byte) {
     for (uint32_t i = first; i < end; i = t->nodes[i].end) {
         if (t->nodes[i].byte == byte) return i;
     }
@@ -205,7 +206,8 @@ static uint32_t walk(answer_format *f, uint32_t max_close, uint64_t *bits) {
     f->path[0] = f->state;
     for (uint32_t i = 0; i < t->n_nodes;) {
         const token_trie_node *node = &t->nodes[i];
-        uint32_t state = json_automaton_step(f->automaton, f->path[node->depth - 1], node->byte);
+        uint32_t state =
+            json_automaton_step(f->automaton, f->path[node->depth - 1], node->byte);
         if (state == JSON_DEAD) {
             i = node->end;
             continue;

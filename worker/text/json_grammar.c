@@ -131,11 +131,9 @@ uint32_t json_grammar_call(json_grammar *g, uint32_t rule, uint32_t next) {
 uint32_t json_grammar_repeat(json_grammar *g, uint32_t rule, uint32_t min, uint32_t max,
                              uint32_t next) {
     if (max == 0) return next;
-    return add(g, (json_node){.kind = JSON_NODE_REPEAT,
-                              .next = next,
-                              .other = rule,
-                              .min = min,
-                              .max = max});
+    return add(
+        g, (json_node){
+               .kind = JSON_NODE_REPEAT, .next = next, .other = rule, .min = min, .max = max});
 }
 
 /* --- shortest ways --- */
@@ -229,8 +227,7 @@ uint32_t json_grammar_beyond_ascii(json_grammar *g, bool no_lines, uint32_t next
     for (size_t i = 1; i < sizeof ways / sizeof ways[0]; i++)
         entry = json_grammar_either(g, entry, ways[i]);
     if (!no_lines) return entry;
-    return json_grammar_either(g, entry,
-                               from_to(g, 0xE2, 0xE2, from_to(g, 0x81, 0xBF, last)));
+    return json_grammar_either(g, entry, from_to(g, 0xE2, 0xE2, from_to(g, 0x81, 0xBF, last)));
 }
 
 /* \uXXXX of one UTF-16 unit that is a character: no half of a pair, not U+0000. */

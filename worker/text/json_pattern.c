@@ -312,6 +312,15 @@ static status build(reader *r, const char *from, const char *to, uint32_t next, 
     return STATUS_OK;
 }
 
+/* A '$' at the end, behind no or an even number of backslashes. */
+static bool ends_with_anchor(const char *from, const char *to) {
+    if (to == from || to[-1] != '$') return false;
+    const char *at = to - 1;
+    while (at > from && at[-1] == '\\')
+        at--;
+    return (to - 1 - at) % 2 == 0;
+}
+
 status json_pattern_compile(json_grammar *g, const char *pattern, uint32_t next, uint32_t *out,
                             error *err) {
     reader r = {.grammar = g, .all = pattern, .err = err};
@@ -323,7 +332,7 @@ status json_pattern_compile(json_grammar *g, const char *pattern, uint32_t next,
     const char *from = pattern, *to = pattern + length, *bar = NULL;
     bool begins = from < to && *from == '^';
     from += begins;
-    bool ends = to > from && to[-1] == '$' && !(to - 1 > from && to[-2] == '\\');
+    bool ends = ends_with_anchor(from, to);
     to -= ends;
     status rc = find_bar(&r, from, to, &bar);
     if (rc != STATUS_OK) return rc;

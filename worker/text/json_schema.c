@@ -32,18 +32,51 @@ const cJSON *schema_get(const cJSON *schema, const char *keyword) {
 
 /* --- keywords that are not supported --- */
 
-static const char *const refused[] = {
-    "not", "if", "then", "else", "patternProperties", "propertyNames", "dependentSchemas",
-    "dependentRequired", "dependencies", "contains", "minContains", "maxContains",
-    "prefixItems", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
-    "$dynamicRef", "$recursiveRef"};
+static const char *const refused[] = {"not",
+                                      "if",
+                                      "then",
+                                      "else",
+                                      "patternProperties",
+                                      "propertyNames",
+                                      "dependentSchemas",
+                                      "dependentRequired",
+                                      "dependencies",
+                                      "contains",
+                                      "minContains",
+                                      "maxContains",
+                                      "prefixItems",
+                                      "additionalItems",
+                                      "unevaluatedProperties",
+                                      "unevaluatedItems",
+                                      "$dynamicRef",
+                                      "$recursiveRef"};
 
 /* What says more than the keyword that decides alone. */
-static const char *const constraints[] = {
-    "$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type", "properties", "required",
-    "additionalProperties", "minProperties", "maxProperties", "items", "minItems", "maxItems",
-    "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
-    "exclusiveMaximum", "multipleOf", "uniqueItems"};
+static const char *const constraints[] = {"$ref",
+                                          "const",
+                                          "enum",
+                                          "anyOf",
+                                          "oneOf",
+                                          "allOf",
+                                          "type",
+                                          "properties",
+                                          "required",
+                                          "additionalProperties",
+                                          "minProperties",
+                                          "maxProperties",
+                                          "items",
+                                          "minItems",
+                                          "maxItems",
+                                          "minLength",
+                                          "maxLength",
+                                          "pattern",
+                                          "format",
+                                          "minimum",
+                                          "maximum",
+                                          "exclusiveMinimum",
+                                          "exclusiveMaximum",
+                                          "multipleOf",
+                                          "uniqueItems"};
 
 static status check_keywords(schema_reader *r, const cJSON *schema, const schema_place *at) {
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
@@ -265,7 +298,8 @@ static status build_map(schema_reader *r, const cJSON *schema, const schema_plac
                         "additionalProperties", &rule, &none);
     if (rc != STATUS_OK) return rc;
     if (none) max = 0;
-    if (min > 1) return schema_refuse(r, at, "minProperties", "of more than 1 is not supported");
+    if (min > 1)
+        return schema_refuse(r, at, "minProperties", "of more than 1 is not supported");
     if (min > max) return schema_refuse(r, at, "minProperties", "is more than there may be");
     *out = json_grammar_map(r->grammar, rule, min, max, next);
     return STATUS_OK;
@@ -273,7 +307,8 @@ static status build_map(schema_reader *r, const cJSON *schema, const schema_plac
 
 static bool is_required(const cJSON *schema, const char *name) {
     const cJSON *list = schema_get(schema, "required");
-    for (const cJSON *item = list == NULL ? NULL : list->child; item != NULL; item = item->next) {
+    for (const cJSON *item = list == NULL ? NULL : list->child; item != NULL;
+         item = item->next) {
         if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
     }
     return false;
@@ -322,9 +357,11 @@ static status check_object(schema_reader *r, const cJSON *schema, const schema_p
     if (rc == STATUS_OK) rc = schema_count(r, schema, at, "maxProperties", &max);
     if (rc != STATUS_OK) return rc;
     if (min > n_required)
-        return schema_refuse(r, at, "minProperties", "of more than are required is not supported");
+        return schema_refuse(r, at, "minProperties",
+                             "of more than are required is not supported");
     if (max < n)
-        return schema_refuse(r, at, "maxProperties", "of fewer than are named is not supported");
+        return schema_refuse(r, at, "maxProperties",
+                             "of fewer than are named is not supported");
     return STATUS_OK;
 }
 
@@ -386,9 +423,9 @@ static status build_type(schema_reader *r, const cJSON *schema, const schema_pla
 
 static status build_types(schema_reader *r, const cJSON *schema, const schema_place *at,
                           uint32_t next, uint32_t *out) {
-    static const uint32_t kinds[] = {SCHEMA_NULL,  SCHEMA_BOOLEAN,
+    static const uint32_t kinds[] = {SCHEMA_NULL,   SCHEMA_BOOLEAN,
                                      SCHEMA_STRING, SCHEMA_FRACTION | SCHEMA_INTEGER,
-                                     SCHEMA_ARRAY, SCHEMA_OBJECT};
+                                     SCHEMA_ARRAY,  SCHEMA_OBJECT};
     uint32_t wanted = 0, entry = UINT32_MAX;
     status rc = schema_types(r, schema, at, &wanted);
     if (rc != STATUS_OK) return rc;

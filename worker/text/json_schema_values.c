@@ -24,9 +24,12 @@ static uint32_t kind_named(const cJSON *name) {
     static const struct {
         const char *name;
         uint32_t kind;
-    } names[] = {{"null", SCHEMA_NULL},       {"boolean", SCHEMA_BOOLEAN},
-                 {"string", SCHEMA_STRING},   {"array", SCHEMA_ARRAY},
-                 {"object", SCHEMA_OBJECT},   {"integer", SCHEMA_INTEGER},
+    } names[] = {{"null", SCHEMA_NULL},
+                 {"boolean", SCHEMA_BOOLEAN},
+                 {"string", SCHEMA_STRING},
+                 {"array", SCHEMA_ARRAY},
+                 {"object", SCHEMA_OBJECT},
+                 {"integer", SCHEMA_INTEGER},
                  {"number", SCHEMA_INTEGER | SCHEMA_FRACTION}};
     for (size_t i = 0; cJSON_IsString(name) && i < sizeof names / sizeof names[0]; i++) {
         if (strcmp(name->valuestring, names[i].name) == 0) return names[i].kind;
@@ -151,7 +154,8 @@ static bool values_differ(const cJSON *a, const cJSON *b) {
 
 static bool requires(const cJSON *schema, const char *name) {
     const cJSON *list = schema_get(schema, "required");
-    for (const cJSON *item = list == NULL ? NULL : list->child; item != NULL; item = item->next) {
+    for (const cJSON *item = list == NULL ? NULL : list->child; item != NULL;
+         item = item->next) {
         if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
     }
     return false;
@@ -160,7 +164,8 @@ static bool requires(const cJSON *schema, const char *name) {
 /* Objects that a required property tells apart. */
 static bool tags_differ(const schema_reader *r, const cJSON *a, const cJSON *b) {
     const cJSON *properties = schema_get(a, "properties");
-    for (const cJSON *p = properties == NULL ? NULL : properties->child; p != NULL; p = p->next) {
+    for (const cJSON *p = properties == NULL ? NULL : properties->child; p != NULL;
+         p = p->next) {
         const cJSON *q = schema_get(schema_get(b, "properties"), p->string);
         if (q == NULL || !requires(a, p->string) || !requires(b, p->string)) continue;
         const cJSON *one = follow(r, p), *other = follow(r, q);
@@ -195,19 +200,23 @@ static const struct {
     const char *name, *pattern;
 } formats[] = {
     {"date", "^(19|20)\\d\\d-(0[1-9]|1[0-2])-(0[1-9]|1\\d|2[0-8])$"},
-    {"time", "^([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-](0\\d|1[0-3]):[0-5]\\d)$"},
-    {"date-time", "^(19|20)\\d\\d-(0[1-9]|1[0-2])-(0[1-9]|1\\d|2[0-8])T([01]\\d|2[0-3]):[0-5]\\d"
-                  ":[0-5]\\d(\\.\\d{1,6})?(Z|[+-](0\\d|1[0-3]):[0-5]\\d)$"},
+    {"time",
+     "^([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-](0\\d|1[0-3]):[0-5]\\d)$"},
+    {"date-time",
+     "^(19|20)\\d\\d-(0[1-9]|1[0-2])-(0[1-9]|1\\d|2[0-8])T([01]\\d|2[0-3]):[0-5]\\d"
+     ":[0-5]\\d(\\.\\d{1,6})?(Z|[+-](0\\d|1[0-3]):[0-5]\\d)$"},
     {"email", "^[a-z0-9]+([._+-][a-z0-9]+){0,4}@([a-z0-9]{1,20}\\.){1,4}[a-z]{2,10}$"},
     {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[1-5][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"},
-    {"ipv4", "^((25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)\\.){3}(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)$"},
+    {"ipv4",
+     "^((25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)\\.){3}(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)$"},
     {"uri", "^https?://[a-z0-9]+([.-][a-z0-9]+){0,6}(/[A-Za-z0-9._~-]*){0,16}$"},
 };
 
 /* The pattern of the schema, or of its format; NULL without either. */
 static status find_pattern(schema_reader *r, const cJSON *schema, const schema_place *at,
                            const char **keyword, const char **out) {
-    const cJSON *pattern = schema_get(schema, "pattern"), *format = schema_get(schema, "format");
+    const cJSON *pattern = schema_get(schema, "pattern"),
+                *format = schema_get(schema, "format");
     *out = NULL;
     if (pattern != NULL && format != NULL)
         return schema_refuse(r, at, "pattern", "beside format is not supported");
@@ -368,7 +377,11 @@ status schema_build_number(schema_reader *r, const cJSON *schema, const schema_p
     if (!integer) {
         uint32_t n_decimals = (uint32_t)n;
         entry = add_range(r->grammar, entry, lo, hi, n_decimals, 0, next);
-        entry = add_range(r->grammar, entry, lo + 1, hi - 1, n_decimals, MORE_DECIMALS, next);
+        /* More digits go away from zero, up to the bound there. */
+        entry = add_range(r->grammar, entry, lo > 0 ? lo : 0, hi - 1, n_decimals, MORE_DECIMALS,
+                          next);
+        entry = add_range(r->grammar, entry, lo + 1, hi < 0 ? hi : -1, n_decimals,
+                          MORE_DECIMALS, next);
     }
     if (entry == UINT32_MAX)
         return schema_refuse(r, at, "minimum", "and maximum leave no number between them");

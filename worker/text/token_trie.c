@@ -57,9 +57,9 @@ static void build(token_trie *t, const entry *entries, uint32_t *open) {
         close_from(t, open, shared, &n_open);
         for (; n_open < e->length; n_open++) {
             open[n_open] = t->n_nodes;
-            t->nodes[t->n_nodes++] = (token_trie_node){
-                .tokens_end = i, .depth = (uint16_t)(n_open + 1),
-                .byte = (unsigned char)e->bytes[n_open]};
+            t->nodes[t->n_nodes++] = (token_trie_node){.tokens_end = i,
+                                                       .depth = (uint16_t)(n_open + 1),
+                                                       .byte = (unsigned char)e->bytes[n_open]};
         }
         t->ids[i] = e->id;
         t->nodes[t->n_nodes - 1].tokens_end = i + 1;
