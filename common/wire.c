@@ -123,6 +123,8 @@ static const field tokens_fields[] = {
     UINT(wire_tokens, draws),
     UINT(wire_tokens, prompt_tokens),
     UINT(wire_tokens, cached_tokens),
+    UINT_TO(wire_tokens, call, WIRE_MAX_CALLS - 1),
+    BYTES(wire_tokens, call_name, WIRE_MAX_NAME),
 };
 static const field done_fields[] = {
     UINT(wire_done, request),

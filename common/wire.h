@@ -31,6 +31,7 @@ enum {
     WIRE_MAX_IDS = 1 << 20,
     WIRE_MAX_MODELS = 64,
     WIRE_MAX_CHOICES = 128,
+    WIRE_MAX_CALLS = 128, /* of tools, in one choice */
     WIRE_MAX_BOUNDARIES = 4096
 };
 
@@ -76,6 +77,9 @@ typedef enum wire_finish {
     WIRE_FINISH_LENGTH,
     WIRE_FINISH_TOOL_CALLS
 } wire_finish;
+/* In the flags of TOKENS with a finish, from this bit on: 1 + the number of the stop string
+ * that came. */
+enum { WIRE_FLAG_STOP_SHIFT = 8 };
 
 typedef enum wire_worker_state {
     WIRE_LOADING = 1,
@@ -87,7 +91,8 @@ typedef enum wire_worker_state {
 enum { /* of TOKENS */
        WIRE_FLAG_THINKING_CUT = 1,
        WIRE_FLAG_GRACE = 2,
-       WIRE_FLAG_MORE = 4 /* the rest of this token's text is in the next message */
+       WIRE_FLAG_MORE = 4,    /* the rest of this token's text is in the next message */
+       WIRE_FLAG_CALL_CUT = 8 /* with the finish: the last tool call is not complete */
 };
 
 typedef struct wire_model {
@@ -165,6 +170,8 @@ typedef struct wire_tokens {
     uint64_t
         prompt_tokens; /* of the whole request, so that a cut stream can be accounted for */
     uint64_t cached_tokens; /* of them, truly skipped */
+    uint64_t call;          /* number of the tool call that the text belongs to */
+    wire_bytes call_name;   /* not empty: that call begins here */
 } wire_tokens;
 
 /* The request is over and well; every choice has had its finish. */

@@ -36,10 +36,20 @@ static void detokenize(coordinator *c, http_exchange *x) {
     api_ask(c, x, &answer_detokenize);
 }
 
+static void messages(coordinator *c, http_exchange *x) {
+    api_ask(c, x, &answer_messages);
+}
+
+static void count_tokens(coordinator *c, http_exchange *x) {
+    api_ask(c, x, &answer_count);
+}
+
 static const route routes[] = {
     {"/", "GET", api_dashboard},
     {"/v1/chat/completions", "POST", api_chat},
     {"/v1/completions", "POST", completions},
+    {"/v1/messages", "POST", messages},
+    {"/v1/messages/count_tokens", "POST", count_tokens},
     {"/tokenize", "POST", tokenize},
     {"/detokenize", "POST", detokenize},
     {"/v1/models", "GET", all_models},
@@ -116,6 +126,8 @@ void api_dispatch(void *context, http_exchange *x) {
     const char *path = http_path(x);
     if (http_guard_path_is_api(path)) {
         http_allow_origins(x);
+        if (http_guard_path_is_messages(path)) /* Anthropic's name for it */
+            http_set_header(x, "request-id", http_request_id(x));
         if (strcmp(http_method(x), "OPTIONS") == 0) {
             preflight(x);
             return;

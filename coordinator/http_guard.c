@@ -74,6 +74,11 @@ bool http_guard_path_is_api(const char *path) {
            strcmp(path, "/detokenize") == 0;
 }
 
+bool http_guard_path_is_messages(const char *path) {
+    return path != NULL && strncmp(path, "/v1/messages", 12) == 0 &&
+           (path[12] == '\0' || path[12] == '/');
+}
+
 bool http_guard_same_origin(const char *origin, const char *host) {
     const char *rest = strstr(origin, "://");
     return rest != NULL && host != NULL && strcasecmp(rest + 3, host) == 0;

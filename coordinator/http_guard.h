@@ -31,6 +31,8 @@ bool http_guard_request_id_is_sane(const char *text);
 bool http_guard_header_list_is_sane(const char *text);
 /* Under /v1/ (or tokenize and detokenize), where browsers of any origin may call. */
 bool http_guard_path_is_api(const char *path);
+/* /v1/messages and below, whose clients expect Anthropic's errors. */
+bool http_guard_path_is_messages(const char *path);
 /* Does a browser's Origin name the host that the request was sent to? */
 bool http_guard_same_origin(const char *origin, const char *host);
 

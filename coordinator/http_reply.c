@@ -1,5 +1,6 @@
 /* http_reply.c - what goes back to the client, whole or as a stream, and its end. */
 #include "coordinator/http_exchange.h"
+#include "coordinator/http_guard.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,11 +138,48 @@ void http_error_body(json_text *out, unsigned http_status, const char *code, con
     json_text_add(out, "}}", 2);
 }
 
+static const char *anthropic_type(unsigned http_status) {
+    switch (http_status) {
+    case 401:
+        return "authentication_error";
+    case 403:
+        return "permission_error";
+    case 404:
+        return "not_found_error";
+    case 413:
+        return "request_too_large";
+    case 429:
+        return "rate_limit_error";
+    case 503:
+        return "overloaded_error";
+    case 504:
+        return "timeout_error";
+    default:
+        return http_status < 500 ? "invalid_request_error" : "api_error";
+    }
+}
+
+void http_error_body_anthropic(json_text *out, unsigned http_status, const char *request_id,
+                               const char *message) {
+    json_text_format(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
+                     anthropic_type(http_status));
+    json_text_string(out, message, strlen(message));
+    json_text_add(out, "}", 1);
+    if (request_id != NULL) {
+        json_text_format(out, ",\"request_id\":");
+        json_text_string(out, request_id, strlen(request_id));
+    }
+    json_text_add(out, "}", 1);
+}
+
 void http_reply_error(http_exchange *x, unsigned http_status, const char *code,
                       const char *param, unsigned retry_after_s, const char *message) {
     if (x->dead || x->reply != REPLY_NONE) return;
     json_text body = {0};
-    http_error_body(&body, http_status, code, param, message);
+    if (http_guard_path_is_messages(x->path))
+        http_error_body_anthropic(&body, http_status, http_request_id(x), message);
+    else
+        http_error_body(&body, http_status, code, param, message);
     if (retry_after_s > 0) {
         char text[16];
         (void)snprintf(text, sizeof text, "%u", retry_after_s);

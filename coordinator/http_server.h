@@ -97,13 +97,18 @@ void http_set_header(http_exchange *x, const char *name, const char *value);
 void http_allow_origins(http_exchange *x);
 void http_reply(http_exchange *x, unsigned http_status, const char *content_type,
                 const char *body, size_t length);
-/* {"error":{message,type,param,code}}; param and code may be NULL; retry_after_s 0: no header. */
+/* {"error":{message,type,param,code}}, or Anthropic's form of it below /v1/messages; param and
+ * code may be NULL; retry_after_s 0: no header. */
 void http_reply_error(http_exchange *x, unsigned http_status, const char *code,
                       const char *param, unsigned retry_after_s, const char *message);
 /* The type of the error body for a status, as OpenAI's clients know them. */
 const char *http_error_type(unsigned http_status);
 void http_error_body(json_text *out, unsigned http_status, const char *code, const char *param,
                      const char *message);
+
+/* {"type":"error","error":{type,message},"request_id":...}; without request_id where NULL. */
+void http_error_body_anthropic(json_text *out, unsigned http_status, const char *request_id,
+                               const char *message);
 
 /* Begin a text/event-stream.  Append to http_stream_out() and flush. */
 void http_stream_begin(http_exchange *x);

@@ -57,9 +57,11 @@ static void show(generation *g) {
         utf8_stream_finish(&g->reasoning_stream, &g->reasoning);
     }
     json_text_clear(&g->unstopped);
-    if (stop_match_push(g->stop, g->raw_content.bytes, g->raw_content.length, &g->unstopped) >=
-        0) {
+    int stop =
+        stop_match_push(g->stop, g->raw_content.bytes, g->raw_content.length, &g->unstopped);
+    if (stop >= 0) {
         g->stopped = true;
+        g->stop_number = (uint32_t)stop;
     }
     utf8_stream_push(&g->content_stream, g->unstopped.bytes, g->unstopped.length, &g->content);
     note_failures(g);

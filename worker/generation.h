@@ -29,6 +29,7 @@ typedef struct generation {
     json_text content;
     wire_channel channel; /* of the last token */
     bool stopped;         /* a stop string came: nothing more is shown */
+    uint32_t stop_number; /* of that string in the request */
     bool failed;          /* no memory */
     uint64_t n_tokens;
     uint64_t n_reasoning;

@@ -317,6 +317,8 @@ static void send(request *r, const choice *c, wire_channel channel, const int32_
                            .draws = sampler_counter(c->draws),
                            .prompt_tokens = r->n_prompt};
     if (n_ids > 0) message.logprobs = wire_text(r->logprobs.bytes, r->logprobs.length);
+    if (finish != WIRE_FINISH_NONE && c->text.stopped)
+        message.flags |= (uint64_t)(c->text.stop_number + 1) << WIRE_FLAG_STOP_SHIFT;
     r->context->sink.on_tokens(r->context->sink.context, &message);
 }
 
