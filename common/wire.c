@@ -210,7 +210,7 @@ typedef struct layout {
 static const layout layouts[] = {
     LAYOUT(WIRE_HELLO, "HELLO", hello),
     LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 2),
-    LAYOUT_APPENDED(WIRE_TOKENS, "TOKENS", tokens, 3),
+    LAYOUT_APPENDED(WIRE_TOKENS, "TOKENS", tokens, 5),
     LAYOUT(WIRE_DONE, "DONE", done),
     LAYOUT(WIRE_ERROR, "ERROR", error),
     LAYOUT(WIRE_BYE, "BYE", bye),
