@@ -30,11 +30,10 @@ typedef struct run_choice {
 typedef struct run_answer {
     run_choice choices[RUN_MAX_CHOICES];
     uint64_t n_messages;
-    bool done, failed;
+    bool done, failed, retryable;
     wire_done usage;
     char result[RUN_TEXT];
     uint64_t http_status;
-    bool retryable;
     char code[64], param[128], error[RUN_ERROR];
 } run_answer;
 

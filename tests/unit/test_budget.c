@@ -286,6 +286,85 @@ static void another_node_goes_on_within_the_same_budgets(void **state) {
     assert_goes_on(CODE PLAIN ",\"max_answer_tokens\":12}");
 }
 
+/* --- what is no circle --- */
+
+static tokenizer *vocab;
+
+/* As an answer and as a deliberation, with the usual settings and no other limit. */
+static void assert_no_circle(const char *text) {
+    static generation g;
+    static budget b;
+    error err = {0};
+    token_list ids = {0};
+    for (int inside = 0; inside <= 1; inside++) {
+        const budget_params p = {.settings = {-1, 128, 512, 1024, GRACE},
+                                 .closing = {-1, CLOSE, -1}};
+        token_list_release(&ids);
+        assert_int_equal(
+            tokenizer_encode(vocab, text, strlen(text), TOKENIZER_ADDED_NONE, &ids, &err),
+            STATUS_OK);
+        assert_int_equal(generation_init(&g, vocab, true, inside, NULL, 0, &err), STATUS_OK);
+        g.repairs = true;
+        budget_init(&b, &p, inside);
+        for (size_t i = 0; i < ids.length; i++) {
+            generation_push(&g, ids.ids[i]);
+            if (budget_take(&b, &g, ids.ids[i]) != WIRE_FINISH_NONE || b.thinking_cut)
+                fail_msg("a circle at token %zu of: %.200s", i, text);
+        }
+        generation_release(&g);
+    }
+    token_list_release(&ids);
+}
+
+/* Every answer and every text of the conversations. */
+static void assert_none_of_file(const char *path) {
+    FILE *f = fopen(path, "r");
+    char *line = NULL;
+    size_t cap = 0, n = 0;
+    assert_non_null(f);
+    while (getline(&line, &cap, f) > 0) {
+        cJSON *item = cJSON_Parse(line);
+        assert_non_null(item);
+        assert_no_circle(cJSON_GetObjectItem(item, "answer")->valuestring);
+        const cJSON *messages = cJSON_GetObjectItem(item, "messages");
+        for (const cJSON *m = messages->child; m != NULL; m = m->next) {
+            const cJSON *content = cJSON_GetObjectItem(m, "content");
+            if (cJSON_IsString(content)) assert_no_circle(content->valuestring);
+        }
+        cJSON_Delete(item);
+        n++;
+    }
+    assert_true(n >= 200);
+    free(line);
+    (void)fclose(f);
+}
+
+static void counting_tables_lists_and_code_are_no_circles(void **state) {
+    (void)state;
+    error err = {0};
+    gguf_file *file = NULL;
+    assert_int_equal(gguf_open(&file, "deploy/models/demo.gguf", &err), STATUS_OK);
+    assert_int_equal(tokenizer_open(&vocab, file, false, &err), STATUS_OK);
+    assert_none_of_file("tests/golden/data/conversations.jsonl");
+    static const struct {
+        const char *before, *behind;
+    } turns[] = {{"", " "},
+                 {"| ", " | yes | no | yes |\n"},
+                 {"- item ", " of the list\n"},
+                 {"    total += values[", "];\n"},
+                 {"Step ", ": suppose that it is true; then it is false.\n"},
+                 {"{\"id\": ", ", \"name\": \"x\", \"tags\": []},\n"}};
+    for (size_t k = 0; k < sizeof turns / sizeof turns[0]; k++) {
+        json_text text = {0};
+        for (int i = 0; i < 400; i++)
+            json_text_format(&text, "%s%d%s", turns[k].before, i, turns[k].behind);
+        assert_no_circle(text.bytes);
+        json_text_release(&text);
+    }
+    tokenizer_close(vocab);
+    gguf_close(file);
+}
+
 static void the_settings_bound_what_requests_ask_for(void **state) {
     (void)state;
     const budget_settings none = {.thinking_tokens = 0}, usual = {.thinking_tokens = -1},
@@ -315,6 +394,7 @@ int main(void) {
         cmocka_unit_test(at_the_contexts_end_there_is_room_for_an_answer_or_a_refusal),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(another_node_goes_on_within_the_same_budgets),
+        cmocka_unit_test(counting_tables_lists_and_code_are_no_circles),
         cmocka_unit_test(the_settings_bound_what_requests_ask_for),
     };
     return cmocka_run_group_tests(tests, open_shared, close_shared);
