@@ -40,6 +40,10 @@ static void messages(coordinator *c, http_exchange *x) {
     api_ask(c, x, &answer_messages);
 }
 
+static void responses(coordinator *c, http_exchange *x) {
+    api_ask(c, x, &answer_responses);
+}
+
 static void count_tokens(coordinator *c, http_exchange *x) {
     api_ask(c, x, &answer_count);
 }
@@ -48,6 +52,7 @@ static const route routes[] = {
     {"/", "GET", api_dashboard},
     {"/v1/chat/completions", "POST", api_chat},
     {"/v1/completions", "POST", completions},
+    {"/v1/responses", "POST", responses},
     {"/v1/messages", "POST", messages},
     {"/v1/messages/count_tokens", "POST", count_tokens},
     {"/tokenize", "POST", tokenize},
