@@ -56,7 +56,7 @@ static const field fields[] = {
     {"priority", NULL, 0, 0, FIELD_ANY, false},
     {"stream", NULL, 0, 0, FIELD_BOOL, false},
     {"stream_options", NULL, 0, 0, FIELD_OBJECT, false},
-    {"response_format", NULL, 0, 0, FIELD_OBJECT, false},
+    {"response_format", NULL, 0, 0, FIELD_OBJECT, true},
 };
 enum { N_FIELDS = sizeof fields / sizeof fields[0], MAX_STOPS = 16, MAX_STOP_BYTES = 1024 };
 
@@ -208,6 +208,24 @@ static status check_budget(const cJSON *root, char param[CHAT_PARAM_SIZE], error
     return check_field(&tokens, of_tokens, param, err);
 }
 
+/* The schema itself is the worker's to read. */
+static status check_format(const cJSON *format, char param[CHAT_PARAM_SIZE], error *err) {
+    const cJSON *type = get(format, "type"),
+                *schema = get(get(format, "json_schema"), "schema");
+    if (format == NULL) return STATUS_OK;
+    bool named = cJSON_IsString(type) && strcmp(type->valuestring, "json_schema") == 0;
+    if (named && !cJSON_IsObject(schema)) {
+        (void)snprintf(param, CHAT_PARAM_SIZE, "response_format.json_schema.schema");
+        return error_set(err, STATUS_BAD_INPUT, "%s: is not a JSON schema", param);
+    }
+    if (named || (cJSON_IsString(type) && (strcmp(type->valuestring, "text") == 0 ||
+                                           strcmp(type->valuestring, "json_object") == 0))) {
+        return STATUS_OK;
+    }
+    return wrong(param, "response_format.type", type != NULL ? type : format,
+                 "one of text json_object json_schema", err);
+}
+
 static status check_options(chat_params *p, const cJSON *root, char param[CHAT_PARAM_SIZE],
                             error *err) {
     const cJSON *usage = get(get(root, "stream_options"), "include_usage");
@@ -215,18 +233,14 @@ static status check_options(chat_params *p, const cJSON *root, char param[CHAT_P
         return wrong(param, "stream_options.include_usage", usage, "true or false", err);
     }
     p->include_usage = cJSON_IsTrue(usage);
-    const cJSON *format = get(get(root, "response_format"), "type");
-    if (get(root, "response_format") != NULL &&
-        (!cJSON_IsString(format) || strcmp(format->valuestring, "text") != 0)) {
-        return wrong(param, "response_format", get(root, "response_format"),
-                     "{\"type\":\"text\"}, the only format there is", err);
-    }
+    status rc = check_format(get(root, "response_format"), param, err);
+    if (rc != STATUS_OK) return rc;
     const cJSON *thinking = get(get(root, "chat_template_kwargs"), "enable_thinking");
     if (thinking != NULL && !cJSON_IsNull(thinking) && !cJSON_IsBool(thinking)) {
         return wrong(param, "chat_template_kwargs.enable_thinking", thinking, "true or false",
                      err);
     }
-    status rc = check_budget(root, param, err);
+    rc = check_budget(root, param, err);
     if (rc != STATUS_OK) return rc;
     if (get(root, "top_logprobs") != NULL && get(root, "top_logprobs")->valuedouble > 0 &&
         !cJSON_IsTrue(get(root, "logprobs"))) {

@@ -10,6 +10,7 @@
 #include "worker/memory/plan.h"
 #include "worker/model/weights.h"
 #include "worker/request.h"
+#include "worker/request_format.h"
 #include "worker/scheduler.h"
 #include <inttypes.h>
 #include <math.h>
@@ -26,6 +27,7 @@ struct engine {
     char hash[33];
     char numerics[64];
     tokenizer *vocab;
+    token_trie *trie;
     memory_plan plan;
     char plan_text[2048];
     char warnings[MAX_WARNINGS][CHAT_WARNING_SIZE];
@@ -188,6 +190,9 @@ static status open_text(engine *e, error *err) {
     e->context.n_vocab = n_tokens < n_vocab ? (uint32_t)n_tokens : n_vocab;
     job_default_sampling(&e->context.defaults, e->file);
     e->context.budgets = e->params.budgets;
+    rc = token_trie_new(&e->trie, e->vocab, e->context.n_vocab, err);
+    if (rc != STATUS_OK) return rc;
+    e->context.trie = e->trie;
     rc = find_closing(e, err);
     return rc == STATUS_OK ? make_masks(e, err) : rc;
 }
@@ -321,6 +326,7 @@ void engine_close(engine *e) {
     sampler_scratch_free(e->scratch);
     scheduler_free(e->scheduler);
     kv_pages_free(e->pages);
+    token_trie_free(e->trie);
     tokenizer_close(e->vocab);
     model_close(e->model);
     gguf_close(e->file);
@@ -449,6 +455,7 @@ static void count_step(engine *e, size_t n, uint32_t n_rows, uint64_t begun_ns) 
 }
 
 static size_t count_masked(const engine *e, const request *r, const choice *c) {
+    if (request_format_holds(c)) return e->n_masked; /* it knows where the text may end */
     if (request_must_speak(c)) return e->n_masked_to_speak;
     return r->job.ignore_end ? e->n_masked_with_ends : e->n_masked;
 }
@@ -470,13 +477,14 @@ static bool best_will_do(const engine *e, size_t n) {
     const model_best *best = e->best;
     for (size_t i = 0; i < n; i++) {
         if (!e->pieces[i].wants_logits) continue;
-        const choice *c = choice_of(&e->pieces[i]);
+        choice *c = choice_of(&e->pieces[i]);
         size_t n_masked = count_masked(e, e->pieces[i].who->owner, c);
         if (request_forced(c) >= 0) {
             best++;
             continue;
         }
         if (best->id < 0 || isinf(best->logit)) return false;
+        if (request_format_holds(c) && !request_format_allows(c, best->id)) return false;
         for (size_t j = 0; j < n_masked; j++) {
             if (e->masked[j] == best->id) return false;
         }
@@ -496,6 +504,19 @@ static status run_model(engine *e, size_t n, const model_best **best, error *err
     return STATUS_OK;
 }
 
+/* A token of a row.  Taking the largest, most answers fit their format by themselves: it is
+ * tested alone first.  Any other choice is made among what the format allows. */
+static int32_t pick(engine *e, const request *r, choice *c, float *logits) {
+    uint32_t n_vocab = e->context.n_vocab;
+    size_t n_masked = count_masked(e, r, c);
+    bool formed = request_format_holds(c), plain = sampler_is_plain(c->draws);
+    if (formed && !plain) request_format_mask(c, logits, n_vocab);
+    int32_t id = sampler_pick(c->draws, e->scratch, logits, n_vocab, e->masked, n_masked);
+    if (id < 0 || !formed || !plain || request_format_allows(c, id)) return id;
+    request_format_mask(c, logits, n_vocab);
+    return sampler_pick(c->draws, e->scratch, logits, n_vocab, e->masked, n_masked);
+}
+
 /* best: what the model says of the row, NULL where its logits are here. */
 static void take_row(engine *e, const scheduler_piece *piece, float *logits,
                      const model_best *best) {
@@ -507,8 +528,7 @@ static void take_row(engine *e, const scheduler_piece *piece, float *logits,
     if (id < 0 && best != NULL) {
         id = request_settle(r, c, best->id);
     } else if (id < 0) {
-        id = sampler_pick(c->draws, e->scratch, logits, n_vocab, e->masked,
-                          count_masked(e, r, c));
+        id = pick(e, r, c, logits);
         if (id >= 0) id = request_settle(r, c, id);
     }
     if (id < 0) {

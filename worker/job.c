@@ -219,6 +219,7 @@ static status read_limits(job *j, const reader *r) {
         rc = read_integer(r, "max_completion_tokens", 1, INT32_MAX, &max_tokens, NULL);
     }
     if (rc == STATUS_OK) rc = read_bool(r, "ignore_eos", &j->ignore_end);
+    j->says_completion_tokens = find(r, "max_completion_tokens") != NULL;
     j->n_choices = (uint32_t)n;
     j->max_tokens = (uint32_t)max_tokens;
     return rc;
@@ -330,18 +331,27 @@ static status read_logprobs(job *j, const reader *r) {
     return rc;
 }
 
-/* Fields whose silent neglect would give a wrong answer. */
-static status refuse_unsupported(job *j, const reader *r) {
+static status read_format(job *j, const reader *r) {
     const cJSON *format = find(r, "response_format");
     j->is_prose = j->prompt == NULL;
-    if (format != NULL) {
-        const cJSON *type = cJSON_GetObjectItemCaseSensitive(format, "type");
-        if (!cJSON_IsString(type)) return refuse(r, "response_format.type", "must be a string");
-        if (strcmp(type->valuestring, "text") != 0) {
-            return refuse(r, "response_format.type",
-                          "can only be text: output is not constrained");
-        }
+    if (format == NULL) return STATUS_OK;
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(format, "type");
+    if (!cJSON_IsString(type)) return refuse(r, "response_format.type", "must be a string");
+    if (strcmp(type->valuestring, "text") == 0) return STATUS_OK;
+    j->has_format = true;
+    j->is_prose = false;
+    if (strcmp(type->valuestring, "json_object") == 0) return STATUS_OK;
+    if (strcmp(type->valuestring, "json_schema") != 0) {
+        return refuse(r, "response_format.type", "must be text, json_object or json_schema");
     }
+    const cJSON *named = cJSON_GetObjectItemCaseSensitive(format, "json_schema");
+    j->schema = cJSON_GetObjectItemCaseSensitive(named, "schema");
+    if (!cJSON_IsObject(j->schema)) return refuse(r, JOB_SCHEMA_NAME, "must be a JSON schema");
+    return STATUS_OK;
+}
+
+/* Fields whose silent neglect would give a wrong answer. */
+static status refuse_unsupported(const job *j, const reader *r) {
     if (j->kind != WIRE_COMPLETION) return STATUS_OK;
     bool echo = false;
     status rc = read_bool(r, "echo", &echo);
@@ -411,6 +421,7 @@ status job_parse(job *out, wire_kind kind, const char *body, size_t length, uint
     if (rc == STATUS_OK) rc = read_logprobs(out, &r);
     if (rc == STATUS_OK) rc = read_stops(out, &r);
     if (rc == STATUS_OK) rc = read_biases(out, &r, n_vocab);
+    if (rc == STATUS_OK) rc = read_format(out, &r);
     if (rc == STATUS_OK) rc = refuse_unsupported(out, &r);
     if (rc != STATUS_OK) goto fail;
     return STATUS_OK;

@@ -14,7 +14,8 @@
  *   detokenize  tokens: an array of ids
  *   both of the first take max_completion_tokens or max_tokens, temperature, top_p, top_k,
  *   min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed, n,
- *   stop, logprobs, top_logprobs, ignore_eos
+ *   stop, logprobs, top_logprobs, ignore_eos, response_format (text, json_object, or
+ *   json_schema; the schema itself is read by json_schema.h)
  *
  * A request that is silent about sampling gets the file's general.sampling.* values, and
  * without those OpenAI's: temperature 1, top_p 1.  No state; any thread.
@@ -33,6 +34,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Where a schema stands in a request, as errors name it. */
+#define JOB_SCHEMA_NAME "response_format.json_schema.schema"
+
 typedef struct job {
     wire_kind kind;
     cJSON *body;         /* owned; messages of a chat are in it, normalised */
@@ -43,7 +47,10 @@ typedef struct job {
     int64_t max_thinking_tokens; /* -1: the request says nothing */
     bool is_prose;               /* free text: may be repaired, and ended at a sentence */
     bool ignore_end;
-    bool as_text; /* a prompt cannot spell control tokens */
+    bool has_format;             /* the answer is one JSON document */
+    const cJSON *schema;         /* in body: what it is valid by; NULL: any object */
+    bool says_completion_tokens; /* max_tokens is said as max_completion_tokens */
+    bool as_text;                /* a prompt cannot spell control tokens */
     bool logprobs;
     uint32_t n_top_logprobs;
     sampler_params sampling; /* biases point to `biases` */

@@ -1,6 +1,7 @@
 #include "worker/request.h"
 
 #include "common/clock.h"
+#include "worker/request_format.h"
 #include "worker/result.h"
 #include <math.h>
 #include <stdio.h>
@@ -141,7 +142,8 @@ static uint32_t limit_of(const request *r, const budget_params *p) {
 }
 
 static status make_choice(request *r, uint32_t index, const token_list *ids,
-                          bool opens_thinking, uint64_t seed, error *err) {
+                          bool opens_thinking, uint64_t seed, request_fault *f) {
+    error *err = &f->err;
     choice *c = &r->choices[index];
     budget_params limits = limits_of(r);
     uint32_t cap = limit_of(r, &limits);
@@ -159,6 +161,8 @@ static status make_choice(request *r, uint32_t index, const token_list *ids,
                          r->job.stops, r->job.n_stops, err);
     if (rc != STATUS_OK) return rc;
     c->text.repairs = r->job.prompt == NULL && r->job.is_prose;
+    rc = request_format_make(r, c, &limits, opens_thinking, f);
+    if (rc != STATUS_OK) return rc;
     budget_init(&c->spent, &limits, generation_is_inside(&c->text));
     c->open = true;
     r->n_open++;
@@ -174,6 +178,7 @@ static bool is_full(const sequence *s) {
 static wire_finish put(request *r, choice *c, int32_t id) {
     bool was_spent = c->spent.in_grace;
     sampler_see_output(c->draws, id);
+    request_format_take(c, id);
     generation_push(&c->text, id);
     wire_finish finish = budget_take(&c->spent, &c->text, id);
     if (c->text.stopped || tokenizer_is_end(r->context->vocab, id)) {
@@ -218,6 +223,8 @@ static status make_choices(request *r, const token_list *ids, bool opens_thinkin
                            uint64_t seed, const wire_submit *submit, request_fault *f) {
     status rc = check_length(r, ids->length, opens_thinking, f);
     if (rc != STATUS_OK) return rc;
+    rc = request_format_compile(r, f);
+    if (rc != STATUS_OK) return rc;
     r->n_prompt = (uint32_t)ids->length;
     r->choices = calloc(r->job.n_choices, sizeof *r->choices);
     if (r->choices == NULL) {
@@ -226,7 +233,7 @@ static status make_choices(request *r, const token_list *ids, bool opens_thinkin
     }
     r->n_choices = r->job.n_choices;
     for (uint32_t i = 0; i < r->n_choices; i++) {
-        rc = make_choice(r, i, ids, opens_thinking, seed, &f->err);
+        rc = make_choice(r, i, ids, opens_thinking, seed, f);
         if (rc != STATUS_OK) return rc;
         r->choices[i].timeline.priority = submit->priority != 0;
     }
@@ -289,10 +296,12 @@ fail:
 void request_free(request *r) {
     if (r == NULL) return;
     for (uint32_t i = 0; i < r->n_choices; i++) {
+        answer_format_free(r->choices[i].format);
         generation_release(&r->choices[i].text);
         sampler_free(r->choices[i].draws);
         sequence_release(&r->choices[i].timeline);
     }
+    json_grammar_free(r->grammar);
     free(r->choices);
     free(r->result);
     json_text_release(&r->logprobs);
@@ -370,7 +379,7 @@ int32_t request_forced(const choice *c) {
 }
 
 int32_t request_settle(const request *r, choice *c, int32_t id) {
-    if (!tokenizer_is_end(r->context->vocab, id)) return id;
+    if (!tokenizer_is_end(r->context->vocab, id) && !request_format_spills(c, id)) return id;
     return budget_settle_end(&c->spent, &c->text, id);
 }
 

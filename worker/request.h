@@ -15,12 +15,14 @@
 #include "worker/job.h"
 #include "worker/sampler.h"
 #include "worker/sequence.h"
+#include "worker/text/answer_format.h"
 #include "worker/text/chat_template.h"
 #include "worker/text/tokenizer.h"
 
 /* What all requests of an engine share; constant after open. */
 typedef struct request_context {
     const tokenizer *vocab;
+    const token_trie *trie; /* of vocab */
     chat_style style;
     sampler_params defaults;
     uint32_t n_context;
@@ -45,6 +47,8 @@ typedef struct choice {
     sampler *draws;
     generation text;
     budget spent;
+    answer_format *format; /* NULL: free text; see request_format.h */
+    bool format_begun;
     wire_finish over; /* NONE: it goes on */
     bool open;
 } choice;
@@ -55,6 +59,7 @@ typedef struct request {
     uint64_t id;
     uint64_t epoch;
     job job;
+    json_grammar *grammar; /* NULL: free text */
     choice *choices;
     uint32_t n_choices;
     uint32_t n_open;

@@ -126,7 +126,7 @@ import { ask, body, content, events, http, net, open, raw, Rig, stop, until } fr
         ['top_p of -1', body({ top_p: -1 }), 'top_p'], ['n of 0', body({ n: 0 }), 'n'], ['n of 1000', body({ n: 1000 }), 'n'],
         ['stop as a number', body({ stop: 3 }), 'stop'], ['an empty stop', body({ stop: [''] }), 'stop'],
         ['stream as text', body({ stream: 'yes' }), 'stream'], ['include_usage as text', body({ stream_options: { include_usage: 'y' } }), 'stream_options.include_usage'],
-        ['logit_bias of 1000', body({ logit_bias: { 5: 1000 } }), 'logit_bias.5'], ['a JSON schema', body({ response_format: { type: 'json_schema' } }), 'response_format'],
+        ['logit_bias of 1000', body({ logit_bias: { 5: 1000 } }), 'logit_bias.5'], ['a JSON schema', body({ response_format: { type: 'json_schema' } }), 'response_format.json_schema.schema'],
         ['an image', body({ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }), 'messages[0].content[0]'],
         ['what the worker refuses', body({ model: 'bad-model' }), 'messages'],
     ]) {

@@ -51,8 +51,9 @@ static void each_wrong_field_is_named_with_its_value(void **state) {
         {"{" M ",\"reasoning_effort\":\"low|high\"}", "reasoning_effort", "low|high"},
         {"{" M ",\"stream_options\":[]}", "stream_options", "[]"},
         {"{" M ",\"tool_choice\":\"required\"}", "tool_choice", "required"},
-        {"{" M ",\"response_format\":{\"type\":\"json_object\"}}", "response_format",
-         "json_object"},
+        {"{" M ",\"response_format\":{\"type\":\"xml\"}}", "response_format.type", "xml"},
+        {"{" M ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}",
+         "response_format.json_schema.schema", "schema"},
         {"{" M ",\"chat_template_kwargs\":{\"enable_thinking\":\"no\"}}",
          "chat_template_kwargs.enable_thinking", "no"},
     };
@@ -88,9 +89,9 @@ static void known_fields_reach_the_worker_and_others_do_not(void **state) {
     assert_int_equal(p.prompt_bytes, strlen("userhello"));
     assert_non_null(strstr(p.body, "\"temperature\":0.70"));
     assert_non_null(strstr(p.body, "\"seed\":12345678901"));
-    static const char *const absent[] = {"user\":\"u", "store", "stream", "top_p",
-                                         "response_format"};
-    for (size_t i = 0; i < 5; i++)
+    assert_non_null(strstr(p.body, "response_format"));
+    static const char *const absent[] = {"user\":\"u", "store", "stream", "top_p"};
+    for (size_t i = 0; i < 4; i++)
         assert_null(strstr(p.body, absent[i]));
     chat_params_release(&p);
 }

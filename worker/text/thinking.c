@@ -89,6 +89,16 @@ void thinking_push(thinking *t, int32_t id, const char *bytes, size_t length,
     if (!t->inside) push_content(t, bytes + at, length - at, content);
 }
 
+bool thinking_spills(const thinking *t, int32_t id, const char *bytes, size_t length) {
+    size_t n = t->n_matched, at = 0;
+    if (!t->inside || (id >= 0 && (id == t->open_id || id == t->close_id))) return false;
+    for (; at < length && n < CLOSE_TAG_BYTES; at++)
+        n = bytes[at] == close_tag[n] ? n + 1 : bytes[at] == close_tag[0];
+    while (at < length && bytes[at] == '\n')
+        at++;
+    return n == CLOSE_TAG_BYTES && at < length;
+}
+
 void thinking_finish(thinking *t, json_text *reasoning) {
     if (t->inside) add_matched(t, reasoning);
 }

@@ -32,6 +32,8 @@ void thinking_init(thinking *t, bool starts_inside, int32_t open_id, int32_t clo
 /* Take one token and append its text to one or both channels. */
 void thinking_push(thinking *t, int32_t id, const char *bytes, size_t length,
                    json_text *reasoning, json_text *content);
+/* Would this token spell the end of the reasoning and go on behind it?  It is to come next. */
+bool thinking_spills(const thinking *t, int32_t id, const char *bytes, size_t length);
 /* The stream is over: append what was held back (but for the last newlines of reasoning). */
 void thinking_finish(thinking *t, json_text *reasoning);
 
