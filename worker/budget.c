@@ -75,6 +75,7 @@ static bool may_end(budget *b, const generation *g) {
     bool was_in_fence = b->in_fence;
     b->in_fence = markdown_in_fence(&g->marks);
     sentence_grace_push(&b->sentence, g->content.bytes, g->content.length);
+    if (g->channel == WIRE_TOOL_CALL) return false; /* a call is open */
     return (was_in_fence && !b->in_fence) || sentence_grace_may_end(&b->sentence, b->in_fence);
 }
 

@@ -98,7 +98,7 @@ void generation_finish(generation *g, bool cut) {
     stop_match_finish(g->stop, &g->unstopped);
     utf8_stream_push(&g->content_stream, g->unstopped.bytes, g->unstopped.length, &g->content);
     utf8_stream_finish(&g->content_stream, &g->content);
-    if (g->repairs && !g->stopped && !g->content.failed) {
+    if (g->repairs && !g->stopped && g->channel != WIRE_TOOL_CALL && !g->content.failed) {
         markdown_push(&g->marks, g->content.bytes + n_followed, g->content.length - n_followed);
         markdown_finish(&g->marks, cut, &g->content);
     }

@@ -13,7 +13,8 @@
 #include "worker/budget.h"
 #include <stdio.h>
 
-enum { GRACE = 64, CLOSE = 2157 /* </think> of the demo vocabulary */ };
+/* Of the demo vocabulary: </think>, "\n", "\n\n". */
+enum { GRACE = 64, CLOSE = 2157, NEWLINE = 198, BLANK_LINE = 492 };
 
 static engine_run shared;
 
@@ -65,6 +66,8 @@ static void deliberation_ends_at_its_budget_to_the_token(void **state) {
         const run_answer *a = ask(fields);
         assert_int_equal(a->usage.reasoning_tokens, budgets[i]);
         assert_int_equal(a->choices[0].ids[budgets[i] - 1], CLOSE);
+        if (budgets[i] > 1) assert_int_equal(a->choices[0].ids[budgets[i] - 2], NEWLINE);
+        assert_int_equal(a->choices[0].ids[budgets[i]], BLANK_LINE);
         assert_true(a->choices[0].flags & WIRE_FLAG_THINKING_CUT);
         assert_int_equal(a->choices[0].finish, WIRE_FINISH_STOP);
         assert_whole(a);
