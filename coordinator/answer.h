@@ -41,7 +41,7 @@ typedef struct answer_style {
     /* As token_stream_thinking(); NULL where the answers have no deliberation. */
     const char *(*thinking)(const void *answer, const wire_done *done);
     /* After a stream began: an event that says so, and nothing that looks like success. */
-    void (*fail)(void *answer, const answer_failure *failure, json_text *out);
+    void (*break_off)(void *answer, const answer_failure *failure, json_text *out);
     /* What every client ignores. */
     void (*keepalive)(void *answer, json_text *out);
 } answer_style;

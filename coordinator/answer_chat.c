@@ -86,6 +86,6 @@ const answer_style answer_chat = {
     .add = add_chat,
     .finish = finish_chat,
     .thinking = thinking_of,
-    .fail = answer_fail_openai,
+    .break_off = answer_fail_openai,
     .keepalive = answer_comment,
 };

@@ -297,6 +297,6 @@ const answer_style answer_completion = {
     .restart = restart_completion,
     .add = add_completion,
     .finish = finish_completion,
-    .fail = answer_fail_openai,
+    .break_off = answer_fail_openai,
     .keepalive = answer_comment,
 };

@@ -260,7 +260,7 @@ const answer_style answer_messages = {
     .add = add_messages,
     .finish = finish_messages,
     .thinking = thinking_of,
-    .fail = fail_messages,
+    .break_off = fail_messages,
     .keepalive = keep_messages,
 };
 
@@ -288,6 +288,6 @@ const answer_style answer_count = {
     .restart = restart_messages,
     .add = add_messages,
     .finish = finish_count,
-    .fail = fail_messages,
+    .break_off = fail_messages,
     .keepalive = keep_messages,
 };

@@ -305,6 +305,6 @@ const answer_style answer_responses = {
     .add = add_response_tokens,
     .finish = finish_response,
     .thinking = thinking_of,
-    .fail = fail_response,
+    .break_off = fail_response,
     .keepalive = answer_comment,
 };

@@ -118,7 +118,7 @@ const answer_style answer_tokenize = {
     .restart = restart_tokens,
     .add = add_tokens,
     .finish = finish_tokens,
-    .fail = answer_fail_openai,
+    .break_off = answer_fail_openai,
     .keepalive = answer_comment,
 };
 
@@ -130,6 +130,6 @@ const answer_style answer_detokenize = {
     .restart = restart_tokens,
     .add = add_tokens,
     .finish = finish_tokens,
-    .fail = answer_fail_openai,
+    .break_off = answer_fail_openai,
     .keepalive = answer_comment,
 };

@@ -219,7 +219,7 @@ static void on_error(void *context, const request *r, const request_failure *fai
     const answer_failure told = {failure->http_status, failure->code, failure->param,
                                  failure->message};
     json_text_clear(&t->out);
-    t->style->fail(t->answer, &told, &t->out);
+    t->style->break_off(t->answer, &told, &t->out);
     if (send_out(t)) (void)audience_end(&t->clients);
 }
 
