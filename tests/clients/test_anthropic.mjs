@@ -81,6 +81,11 @@ await test('a tool\'s result is read back', async () => {
             { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'toolu_1', content: [{ type: 'text', text: '1769' }] }, { type: 'text', text: 'So?' }] }] });
     assert.equal(m.type, 'message');
 });
+await test('an output format gives text that fits its schema', async () => {
+    const schema = { type: 'object', properties: { author: { type: 'string' } }, required: ['author'], additionalProperties: false };
+    const m = await client.messages.create({ ...base, output_config: { format: { type: 'json_schema', schema } } });
+    assert.deepEqual(Object.keys(JSON.parse(textOf(m))), ['author']);
+});
 for (const [name, fields, code, type, words] of [
     ['no max_tokens', { max_tokens: undefined }, 400, 'invalid_request_error', /max_tokens/],
     ['no messages', { messages: undefined }, 400, 'invalid_request_error', /messages/],

@@ -77,6 +77,11 @@ await test('what the limit cuts is incomplete, whole and streamed', async () => 
     assert.equal(last.type, 'response.incomplete');
     assert.equal(last.response.output[0].content[0].text, r.output_text);
 });
+await test('a text format gives text that fits its schema', async () => {
+    const schema = { type: 'object', properties: { author: { type: 'string' } }, required: ['author'], additionalProperties: false };
+    const r = await client.responses.create({ ...base, text: { format: { type: 'json_schema', name: 'rose', schema, strict: true } } });
+    assert.deepEqual(Object.keys(JSON.parse(r.output_text)), ['author']);
+});
 for (const [name, fields, code, param] of [
     ['a previous response', { previous_response_id: 'resp_1' }, 400, 'previous_response_id'],
     ['a conversation', { conversation: 'conv_1' }, 400, 'conversation'],
