@@ -92,7 +92,7 @@ enum { /* of TOKENS */
        WIRE_FLAG_THINKING_CUT = 1,
        WIRE_FLAG_GRACE = 2,
        WIRE_FLAG_MORE = 4,    /* the rest of this token's text is in the next message */
-       WIRE_FLAG_CALL_CUT = 8 /* with the finish: the last tool call is not complete */
+       WIRE_FLAG_CALL_CUT = 8 /* with the finish: the tool call `call` is not complete */
 };
 
 typedef struct wire_model {

@@ -31,7 +31,8 @@ static const field fields[] = {
     {"model", NULL, 0, 0, FIELD_STRING, true},
     {"messages", NULL, 0, 0, FIELD_ARRAY, true},
     {"tools", NULL, 0, 0, FIELD_ARRAY, true},
-    {"tool_choice", NULL, 0, 0, FIELD_ANY, false},
+    {"tool_choice", NULL, 0, 0, FIELD_ANY, true},
+    {"parallel_tool_calls", NULL, 0, 0, FIELD_BOOL, true},
     {"chat_template_kwargs", NULL, 0, 0, FIELD_OBJECT, true},
     {"max_tokens", NULL, 1, 16777216, FIELD_INTEGER, true},
     {"max_completion_tokens", NULL, 1, 16777216, FIELD_INTEGER, true},
@@ -250,17 +251,37 @@ static status check_options(chat_params *p, const cJSON *root, char param[CHAT_P
     return check_logit_bias(get(root, "logit_bias"), param, err);
 }
 
-/* "none" hides the tools from the model, "auto" shows them; a forced call cannot be promised. */
+static bool has_tool(const cJSON *tools, const char *name) {
+    for (const cJSON *tool = tools == NULL ? NULL : tools->child; tool != NULL;
+         tool = tool->next) {
+        const cJSON *own = get(get(tool, "function"), "name");
+        if (cJSON_IsString(own) && strcmp(own->valuestring, name) == 0) return true;
+    }
+    return false;
+}
+
+/* "none" hides the tools from the model, "auto" shows them; the others force a call. */
 static status apply_tool_choice(cJSON *root, char param[CHAT_PARAM_SIZE], error *err) {
-    const cJSON *choice = get(root, "tool_choice");
+    const cJSON *choice = get(root, "tool_choice"), *tools = get(root, "tools");
+    const char *word = cJSON_GetStringValue(choice);
+    const cJSON *name = get(get(choice, "function"), "name");
     if (choice == NULL) return STATUS_OK;
-    if (cJSON_IsString(choice) && strcmp(choice->valuestring, "none") == 0) {
+    if (word != NULL && strcmp(word, "none") == 0) {
         cJSON_DeleteItemFromObjectCaseSensitive(root, "tools");
+        cJSON_DeleteItemFromObjectCaseSensitive(root, "tool_choice");
         return STATUS_OK;
     }
-    if (cJSON_IsString(choice) && strcmp(choice->valuestring, "auto") == 0) return STATUS_OK;
-    return wrong(param, "tool_choice", choice,
-                 "\"none\" or \"auto\", the only choices there are", err);
+    if (word != NULL && strcmp(word, "auto") == 0) return STATUS_OK;
+    bool required = word != NULL && strcmp(word, "required") == 0;
+    if (!required && !cJSON_IsString(name)) {
+        return wrong(
+            param, "tool_choice", choice,
+            "none, auto, required, or {\"type\":\"function\",\"function\":{\"name\":...}}",
+            err);
+    }
+    if (required ? tools == NULL || tools->child == NULL : !has_tool(tools, name->valuestring))
+        return wrong(param, "tool_choice", choice, "possible with these tools", err);
+    return STATUS_OK;
 }
 
 /* Three ways to say it; the template knows the first.  A null is as good as nothing. */

@@ -5,6 +5,13 @@
  * token_stream_finish() writes the reply.  It keeps the promises of the format:
  * the role first and once a choice, one JSON object a line, usage only when
  * asked and then on a last chunk without choices, [DONE] only after success.
+ *
+ * Tool calls: in a stream the first delta of a call has its index, id, type and name, the
+ * later ones the next part of its arguments, which parse only when all have come.  A
+ * whole reply has message.tool_calls with complete calls alone, and a null content where
+ * there is no text beside them.  A call that was cut off (by max_tokens, mostly) is told in
+ * its choice, in the stream with the finish_reason: "error":{"type":"incomplete_tool_call",
+ * "code":"tool_call_cut","message":...,"index":N}; and the finish_reason is length.
  * Per token it formats into a buffer that exists and allocates nothing else.
  * Knows neither HTTP nor the mesh; one thread.
  */
@@ -17,6 +24,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+typedef struct token_tool {
+    json_text name, arguments; /* gathered */
+} token_tool;
+
 typedef struct token_choice {
     json_text content; /* gathered, not streaming only */
     json_text reasoning;
@@ -24,7 +35,12 @@ typedef struct token_choice {
     wire_finish finish;
     bool begun; /* its role has been sent */
     bool thinking_cut;
-    bool ends_again; /* its end has been told: what comes is that end once more */
+    bool ends_again;   /* its end has been told: what comes is that end once more */
+    token_tool *tools; /* gathered; n_tools of them */
+    size_t cap_tools;
+    size_t n_tools; /* calls that have begun */
+    bool call_cut;  /* call cut_call is not complete, and may not have begun */
+    uint64_t cut_call;
 } token_choice;
 
 typedef struct token_stream {
@@ -32,6 +48,7 @@ typedef struct token_stream {
     bool include_usage;
     char head[640]; /* `{"id":...,"model":"..."` of every chunk, up to its choices */
     size_t n_head;
+    char call_id[40]; /* what the ids of its tool calls have in common */
     token_choice *choices;
     size_t n_choices;
     uint64_t last_choice; /* the one that ended last */

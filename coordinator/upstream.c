@@ -149,9 +149,12 @@ static void on_tokens(const upstreams *u, const upstream *s, const upstream_even
                              .ids = unknown_id,
                              .n_ids = e->length > 0 ? 1 : 0,
                              .text = wire_text(e->text, e->length),
+                             .flags = e->call_cut ? WIRE_FLAG_CALL_CUT : 0,
                              .finish = e->finish,
                              .prompt_tokens = e->prompt_tokens,
-                             .cached_tokens = e->cached_tokens};
+                             .cached_tokens = e->cached_tokens,
+                             .call = e->call,
+                             .call_name = text(e->call_name)};
     say(u, s, &m);
 }
 

@@ -159,6 +159,10 @@ static void on_piece(void *context, const upstream_piece *piece) {
         e->choice = piece->choice;
         e->channel = piece->channel;
         e->finish = piece->finish;
+        e->call = piece->call;
+        e->call_cut = piece->call_cut;
+        if (piece->call_name != NULL)
+            (void)snprintf(e->call_name, sizeof e->call_name, "%s", piece->call_name);
     }
     if (piece->length > 0) call->n_pieces++;
     post(call, e);

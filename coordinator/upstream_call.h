@@ -28,6 +28,9 @@ typedef struct upstream_event {
     uint64_t choice;
     wire_channel channel;
     wire_finish finish;
+    uint64_t call;
+    bool call_cut;
+    char call_name[WIRE_MAX_NAME + 1];
     /* TOKENS, DONE: usage as far as it is known */
     uint64_t prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
     double prefill_ms, decode_ms;

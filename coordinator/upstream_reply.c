@@ -48,8 +48,9 @@ bool upstream_reply_is_whole(const upstream_reply *r) {
 /* ------------------------------------------------------------ pieces */
 
 static void give(const upstream_reply *r, uint64_t choice, wire_channel channel,
-                 const char *text, size_t length, wire_finish finish) {
-    upstream_piece piece = {choice, channel, text, length, finish};
+                 const char *text, size_t length) {
+    upstream_piece piece = {
+        .choice = choice, .channel = channel, .text = text, .length = length};
     r->on_piece(r->context, &piece);
 }
 
@@ -73,24 +74,36 @@ static status add_tool(upstream_choice *c, const cJSON *call, error *err) {
     return STATUS_OK;
 }
 
-static void give_tools(const upstream_reply *r, uint64_t choice) {
+static bool is_object(const json_text *text) {
+    cJSON *value = NULL;
+    if (text->failed ||
+        json_parse(&value, text->bytes, text->length, "arguments", NULL) != STATUS_OK)
+        return false;
+    bool is = cJSON_IsObject(value);
+    cJSON_Delete(value);
+    return is;
+}
+
+/* The complete calls, and how many they are. */
+static uint64_t give_tools(const upstream_reply *r, uint64_t choice) {
     const upstream_choice *c = &r->choices[choice];
+    uint64_t n_calls = 0;
     for (size_t i = 0; i < c->n_tools; i++) {
         const upstream_tool *tool = &c->tools[i];
-        json_text text = {0};
-        json_text_format(&text, "\n<tool_call>\n{\"name\": ");
-        json_text_string(&text, tool->name.length > 0 ? tool->name.bytes : "",
-                         tool->name.length);
-        json_text_format(&text, ", \"arguments\": ");
-        if (tool->arguments.length > 0)
-            json_text_add(&text, tool->arguments.bytes, tool->arguments.length);
-        else
-            json_text_add(&text, "{}", 2);
-        json_text_format(&text, "}\n</tool_call>");
-        if (!text.failed)
-            give(r, choice, WIRE_CONTENT, text.bytes, text.length, WIRE_FINISH_NONE);
-        json_text_release(&text);
+        bool empty = tool->arguments.length == 0;
+        if (tool->name.length == 0 || tool->name.length > WIRE_MAX_NAME ||
+            (!empty && !is_object(&tool->arguments))) {
+            continue;
+        }
+        upstream_piece piece = {.choice = choice,
+                                .channel = WIRE_TOOL_CALL,
+                                .text = empty ? "{}" : tool->arguments.bytes,
+                                .length = empty ? 2 : tool->arguments.length,
+                                .call = n_calls++,
+                                .call_name = tool->name.bytes};
+        r->on_piece(r->context, &piece);
     }
+    return n_calls;
 }
 
 static void give_text(const upstream_reply *r, uint64_t choice, wire_channel channel,
@@ -102,7 +115,7 @@ static void give_text(const upstream_reply *r, uint64_t choice, wire_channel cha
         size_t n = length > WIRE_MAX_TOKENS_TEXT ? WIRE_MAX_TOKENS_TEXT : length;
         while (n < length && ((unsigned char)text[n] & 0xc0) == 0x80)
             n--;
-        give(r, choice, channel, text, n, WIRE_FINISH_NONE);
+        give(r, choice, channel, text, n);
         text += n;
         length -= n;
     }
@@ -136,9 +149,14 @@ static status take_choice(upstream_reply *r, const cJSON *item, error *err) {
     }
     c->finish = finish_of(get(item, "finish_reason"));
     if (c->finish == WIRE_FINISH_NONE) return STATUS_OK;
-    give_tools(r, choice);
+    uint64_t n_calls = give_tools(r, choice);
+    upstream_piece last = {.choice = choice,
+                           .channel = WIRE_CONTENT,
+                           .finish = c->finish,
+                           .call = n_calls,
+                           .call_cut = n_calls < c->n_tools};
     c->over = true;
-    give(r, choice, WIRE_CONTENT, NULL, 0, c->finish);
+    r->on_piece(r->context, &last);
     return STATUS_OK;
 }
 

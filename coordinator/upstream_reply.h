@@ -1,8 +1,8 @@
 /* upstream_reply.h - what an OpenAI-compatible server sends, as pieces of an answer.
  *
  * Reads the chunks of a streamed chat or text completion, one JSON object each, and calls
- * back for each piece of text.  Tool calls come in fragments and are given whole, as
- * the text that the model's own template has for them, when their choice ends.  Bytes from
+ * back for each piece of text.  Tool calls come in fragments and are given whole,
+ * when their choice ends, if their arguments are a JSON object by then.  Bytes from
  * outside: bounded, checked, errors name the field.  One thread a reply.
  */
 #ifndef SILICEO_COORDINATOR_UPSTREAM_REPLY_H
@@ -23,6 +23,9 @@ typedef struct upstream_piece {
     const char *text;
     size_t length;
     wire_finish finish;
+    uint64_t call;         /* of WIRE_TOOL_CALL, which is whole: its number, name, arguments */
+    const char *call_name; /* or NULL */
+    bool call_cut;         /* with the finish: a call was not complete */
 } upstream_piece;
 
 typedef struct upstream_tool {

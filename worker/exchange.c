@@ -65,7 +65,7 @@ static void keep_bytes(copier *c, wire_bytes *value) {
 static size_t copy_length(const wire_message *m) {
     if (m->type == WIRE_TOKENS) {
         return padded(m->tokens.n_ids * sizeof *m->tokens.ids) + padded(m->tokens.text.length) +
-               padded(m->tokens.logprobs.length);
+               padded(m->tokens.logprobs.length) + padded(m->tokens.call_name.length);
     }
     if (m->type == WIRE_DONE) {
         return padded(m->done.n_boundaries * sizeof *m->done.boundaries) +
@@ -89,6 +89,7 @@ report *report_copy(const wire_message *message) {
         t->ids = keep(&c, t->ids, t->n_ids * sizeof *t->ids);
         keep_bytes(&c, &t->text);
         keep_bytes(&c, &t->logprobs);
+        keep_bytes(&c, &t->call_name);
     } else if (message->type == WIRE_DONE) {
         wire_done *d = &r->message.done;
         d->boundaries = keep(&c, d->boundaries, d->n_boundaries * sizeof *d->boundaries);

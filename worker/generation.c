@@ -41,12 +41,35 @@ void generation_release(generation *g) {
     json_text_release(&g->raw_content);
     json_text_release(&g->unstopped);
     stop_match_close(g->stop);
+    tool_call_release(&g->calls);
     memset(g, 0, sizeof *g);
 }
 
 static void note_failures(generation *g) {
     g->failed |= g->reasoning.failed || g->content.failed || g->raw_reasoning.failed ||
-                 g->raw_content.failed || g->unstopped.failed;
+                 g->raw_content.failed || g->unstopped.failed || g->calls.failed;
+}
+
+/* Content from `from` on is divided: text stays, calls are in g->calls. */
+static void take_calls(generation *g, size_t from, bool ends, bool cut) {
+    tool_call *t = &g->calls;
+    if (!g->divides || g->content.failed) return;
+    size_t first = t->n_pieces;
+    tool_call_push(t, g->content.bytes + from, g->content.length - from);
+    if (ends) tool_call_finish(t, !cut);
+    g->content.length = from;
+    g->content.bytes[from] = '\0';
+    for (size_t i = first; i < t->n_pieces; i++) {
+        const tool_piece *p = &t->pieces[i];
+        if (p->kind == TOOL_TEXT) json_text_add(&g->content, t->out.bytes + p->at, p->length);
+    }
+}
+
+void generation_divide(generation *g, const cJSON *tools, bool single, const char *begun,
+                       size_t length) {
+    tool_call_init(&g->calls, tools, single);
+    g->divides = true;
+    if (length > 0) tool_call_push(&g->calls, begun, length);
 }
 
 /* The raw texts of this push go on to the reader. */
@@ -64,6 +87,11 @@ static void show(generation *g) {
         g->stop_number = (uint32_t)stop;
     }
     utf8_stream_push(&g->content_stream, g->unstopped.bytes, g->unstopped.length, &g->content);
+    take_calls(g, 0, false, false);
+    if (g->calls.over && !g->stopped) {
+        g->stopped = true;
+        g->stop_number = UINT32_MAX;
+    }
     note_failures(g);
 }
 
@@ -72,6 +100,7 @@ void generation_push(generation *g, int32_t id) {
     json_text_clear(&g->content);
     json_text_clear(&g->raw_reasoning);
     json_text_clear(&g->raw_content);
+    if (g->n_tokens > 0) tool_call_clear(&g->calls); /* before, what the prompt has begun */
     size_t length = 0;
     const char *bytes = tokenizer_bytes(g->vocab, id, &length);
     if (tokenizer_kind(g->vocab, id) == TOKEN_CONTROL) length = 0;
@@ -85,6 +114,7 @@ void generation_push(generation *g, int32_t id) {
     }
     show(g);
     if (g->repairs) markdown_push(&g->marks, g->content.bytes, g->content.length);
+    if (g->calls.open) g->channel = WIRE_TOOL_CALL;
 }
 
 void generation_finish(generation *g, bool cut) {
@@ -98,6 +128,7 @@ void generation_finish(generation *g, bool cut) {
     stop_match_finish(g->stop, &g->unstopped);
     utf8_stream_push(&g->content_stream, g->unstopped.bytes, g->unstopped.length, &g->content);
     utf8_stream_finish(&g->content_stream, &g->content);
+    take_calls(g, n_followed, true, cut || (g->stopped && !g->calls.over));
     if (g->repairs && !g->stopped && g->channel != WIRE_TOOL_CALL && !g->content.failed) {
         markdown_push(&g->marks, g->content.bytes + n_followed, g->content.length - n_followed);
         markdown_finish(&g->marks, cut, &g->content);

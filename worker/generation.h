@@ -1,6 +1,7 @@
 /* generation.h - from a choice's tokens to what its reader sees.
  *
- *     id -> bytes -> reasoning | content -> stop strings (content) -> whole UTF-8 -> repair
+ *     id -> bytes -> reasoning | content -> stop strings (content) -> whole UTF-8
+ *                 -> tool calls | text -> repair
  *
  * Control tokens have no bytes here.  A token counts for the channel that was open when it
  * came, also when its text is held back or dropped.  Feeding the same ids gives the same
@@ -19,6 +20,7 @@
 #include "worker/text/stop_match.h"
 #include "worker/text/thinking.h"
 #include "worker/text/tokenizer.h"
+#include "worker/text/tool_call.h"
 #include "worker/text/utf8_stream.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,7 +31,7 @@ typedef struct generation {
     json_text content;
     wire_channel channel; /* of the last token */
     bool stopped;         /* a stop string came: nothing more is shown */
-    uint32_t stop_number; /* of that string in the request */
+    uint32_t stop_number; /* of that string in the request; UINT32_MAX: calls were enough */
     bool failed;          /* no memory */
     uint64_t n_tokens;
     uint64_t n_reasoning;
@@ -38,9 +40,11 @@ typedef struct generation {
     /* of the last push: content before stop strings hold some of it back */
     json_text raw_content;
     markdown marks; /* of all content shown, where it repairs */
+    /* Pieces of calls of the last push (see generation_divide()); its text is in content. */
+    tool_call calls;
     /* private */
     const tokenizer *vocab;
-    bool splits;
+    bool splits, divides;
     thinking split;
     stop_match *stop;
     utf8_stream reasoning_stream, content_stream;
@@ -51,13 +55,17 @@ typedef struct generation {
  * prompt has opened <think>. */
 status generation_init(generation *g, const tokenizer *vocab, bool splits, bool starts_inside,
                        const stop_string *stops, size_t n_stops, error *err);
+/* From here on find calls of these tools, which outlive g; begun: what the prompt has of the
+ * answer already.  single: the first call ends it. */
+void generation_divide(generation *g, const cJSON *tools, bool single, const char *begun,
+                       size_t length);
 void generation_release(generation *g); /* accepts a zeroed one */
 
 /* Take a token; its text replaces that of the push before. */
 void generation_push(generation *g, int32_t id);
 /* The stream is over: add what was held back to the text of the last push, and what closes
- * a code block left open.  cut: the model was not done.  An answer that ended by a stop
- * string stays as it is. */
+ * a code block left open.  cut: the model was not done, nor is an open call.  An answer that
+ * ended by a stop string stays as it is. */
 void generation_finish(generation *g, bool cut);
 
 /* Does the next token belong to the reasoning? */

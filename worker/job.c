@@ -1,5 +1,6 @@
 #include "worker/job.h"
 
+#include "worker/text/tool_schema.h"
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -331,10 +332,47 @@ static status read_logprobs(job *j, const reader *r) {
     return rc;
 }
 
+static status name_tool(job *j, const reader *r, const cJSON *choice) {
+    const cJSON *function = cJSON_GetObjectItemCaseSensitive(choice, "function");
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(function, "name"), *ignored;
+    if (!cJSON_IsString(name)) {
+        return refuse(r, "tool_choice", "must be none, auto, required, or name a function");
+    }
+    const char *text = name->valuestring;
+    if (!tool_schema_find(j->tools, text, strlen(text), &ignored)) {
+        return refuse(r, "tool_choice", "names a function that is not in tools");
+    }
+    j->forced_tool = text;
+    j->single_call = true;
+    return STATUS_OK;
+}
+
+/* tool_choice none has taken the tools away before. */
+static status read_tools(job *j, const reader *r) {
+    const cJSON *tools = find(r, "tools"), *choice = find(r, "tool_choice");
+    bool parallel = true;
+    if (j->kind != WIRE_CHAT) return STATUS_OK;
+    if (cJSON_IsArray(tools) && tools->child != NULL) j->tools = tools;
+    status rc = read_bool(r, "parallel_tool_calls", &parallel);
+    if (rc != STATUS_OK) return rc;
+    j->single_call = !parallel;
+    if (choice == NULL) return STATUS_OK;
+    if (!cJSON_IsString(choice)) return name_tool(j, r, choice);
+    const char *word = choice->valuestring;
+    if (strcmp(word, "auto") == 0 || strcmp(word, "none") == 0) return STATUS_OK;
+    if (strcmp(word, "required") != 0) return name_tool(j, r, choice);
+    if (j->tools == NULL)
+        return refuse(r, "tool_choice", "is required, but there are no tools");
+    const cJSON *only = cJSON_GetObjectItemCaseSensitive(j->tools->child, "function");
+    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(only, "name"));
+    j->forced_tool = j->tools->child->next == NULL && name != NULL ? name : "";
+    return STATUS_OK;
+}
+
 static status read_format(job *j, const reader *r) {
     const cJSON *format = find(r, "response_format");
     j->is_prose = j->prompt == NULL;
-    if (format == NULL) return STATUS_OK;
+    if (format == NULL || j->forced_tool != NULL) return STATUS_OK; /* the call is the answer */
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(format, "type");
     if (!cJSON_IsString(type)) return refuse(r, "response_format.type", "must be a string");
     if (strcmp(type->valuestring, "text") == 0) return STATUS_OK;
@@ -420,6 +458,7 @@ status job_parse(job *out, wire_kind kind, const char *body, size_t length, uint
     if (rc == STATUS_OK) rc = read_sampling(out, &r);
     if (rc == STATUS_OK) rc = read_logprobs(out, &r);
     if (rc == STATUS_OK) rc = read_stops(out, &r);
+    if (rc == STATUS_OK) rc = read_tools(out, &r);
     if (rc == STATUS_OK) rc = read_biases(out, &r, n_vocab);
     if (rc == STATUS_OK) rc = read_format(out, &r);
     if (rc == STATUS_OK) rc = refuse_unsupported(out, &r);

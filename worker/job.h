@@ -6,7 +6,8 @@
  *
  *   chat        messages, tools, chat_template_kwargs (see chat_template.h); what may be
  *               spent: max_thinking_tokens, thinking {type, budget_tokens},
- *               reasoning_effort, of which the smallest counts, and max_answer_tokens
+ *               reasoning_effort, of which the smallest counts, and max_answer_tokens;
+ *               tool_choice, parallel_tool_calls
  *   completion  prompt: a string, or an array of token ids
  *   count       as chat, or as completion
  *   tokenize    prompt (or content, as llama.cpp names it), or as chat; parse_special false:
@@ -58,6 +59,9 @@ typedef struct job {
     sampler_bias *biases;                      /* owned */
     stop_string stops[STOP_MATCH_MAX_STRINGS]; /* in body */
     size_t n_stops;
+    const cJSON *tools;      /* in body: the array, if a chat may call any */
+    const char *forced_tool; /* in body: the one to call; "": some one; NULL: as it likes */
+    bool single_call;        /* no more than one */
 } job;
 
 /* Sampling of a request that is silent: the file's keys over OpenAI's defaults. */

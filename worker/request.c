@@ -52,8 +52,24 @@ static status check_bytes(const request_context *c, const job *j, size_t n_bytes
     return too_long(c, j, "at least ", least, 1, f);
 }
 
+/* The answer begins with the opening of a call, of any tool or of the one named: the model
+ * can only go on.  It ends where a word does, so that the next token is one that the model
+ * knows at this place.  Deliberation is left out. */
+static void force_call(const char *name, prompt *p, json_text *begun) {
+    static const char opening[] = "<tool_call>\n<function";
+    if (p->opens_thinking) prompt_add_literal(p, "\n</think>\n\n");
+    p->opens_thinking = false;
+    prompt_add_literal(p, opening);
+    json_text_add(begun, opening, sizeof opening - 1);
+    if (name[0] == '\0') return;
+    prompt_add_literal(p, "=");
+    prompt_add(p, name, strlen(name), false);
+    prompt_add_literal(p, ">\n");
+    json_text_format(begun, "=%s>\n", name);
+}
+
 static status encode_messages(const request_context *c, job *j, token_list *ids,
-                              bool *opens_thinking, request_fault *f) {
+                              bool *opens_thinking, json_text *begun, request_fault *f) {
     prompt p = {0};
     status rc = chat_template_render(j->body, c->style, &p, &f->err);
     if (rc != STATUS_OK) {
@@ -62,6 +78,7 @@ static status encode_messages(const request_context *c, job *j, token_list *ids,
     }
     rc = check_bytes(c, j, p.text.length, f);
     if (rc != STATUS_OK) goto done;
+    if (j->forced_tool != NULL) force_call(j->forced_tool, &p, begun);
     *opens_thinking = p.opens_thinking;
     /* What clients wrote is text: it cannot spell control tokens. */
     rc = tokenizer_encode_prompt(c->vocab, &p, TOKENIZER_ADDED_NONE, ids, &f->err);
@@ -87,11 +104,12 @@ static status encode_prompt(const request_context *c, const job *j, token_list *
     return STATUS_OK;
 }
 
+/* begun: gets what the prompt has of the answer. */
 static status encode(const request_context *c, job *j, token_list *ids, bool *opens_thinking,
-                     request_fault *f) {
+                     json_text *begun, request_fault *f) {
     *opens_thinking = false;
     if (j->prompt != NULL) return encode_prompt(c, j, ids, f);
-    return encode_messages(c, j, ids, opens_thinking, f);
+    return encode_messages(c, j, ids, opens_thinking, begun, f);
 }
 
 /* --- kinds that give no tokens --- */
@@ -160,6 +178,10 @@ static status make_choice(request *r, uint32_t index, const token_list *ids,
     rc = generation_init(&c->text, r->context->vocab, r->job.prompt == NULL, opens_thinking,
                          r->job.stops, r->job.n_stops, err);
     if (rc != STATUS_OK) return rc;
+    if (r->job.tools != NULL) {
+        generation_divide(&c->text, r->job.tools, r->job.single_call, r->begun.bytes,
+                          r->begun.length);
+    }
     c->text.repairs = r->job.prompt == NULL && r->job.is_prose;
     rc = request_format_make(r, c, &limits, opens_thinking, f);
     if (rc != STATUS_OK) return rc;
@@ -182,7 +204,9 @@ static wire_finish put(request *r, choice *c, int32_t id) {
     generation_push(&c->text, id);
     wire_finish finish = budget_take(&c->spent, &c->text, id);
     if (c->text.stopped || tokenizer_is_end(r->context->vocab, id)) {
-        return was_spent ? WIRE_FINISH_LENGTH : WIRE_FINISH_STOP;
+        /* Done by itself with its calls whole: a client can make them. */
+        bool called = c->text.calls.n_calls > 0 && !c->text.calls.open;
+        return was_spent && !called ? WIRE_FINISH_LENGTH : WIRE_FINISH_STOP;
     }
     bool appended = sequence_append(&c->timeline, id);
     CHECK(appended);
@@ -215,6 +239,7 @@ static status replay(request *r, const wire_resume *resume, request_fault *f) {
     }
     json_text_clear(&c->text.reasoning); /* the other node has sent it */
     json_text_clear(&c->text.content);
+    tool_call_clear(&c->text.calls);
     sampler_set_counter(c->draws, resume->sampler_counter);
     return STATUS_OK;
 }
@@ -275,7 +300,10 @@ status request_make(request **out, const request_context *context, const wire_su
     rc = job_parse(&r->job, submit->kind, submit->body.bytes, submit->body.length,
                    context->n_vocab, &context->defaults, fault->param, &fault->err);
     if (rc != STATUS_OK) goto fail;
-    rc = encode(context, &r->job, &ids, &opens_thinking, fault);
+    rc = encode(context, &r->job, &ids, &opens_thinking, &r->begun, fault);
+    if (rc == STATUS_OK && r->begun.failed) {
+        rc = error_set(&fault->err, STATUS_NO_MEMORY, "request: no memory for its prompt");
+    }
     if (rc != STATUS_OK) goto fail;
     if (gives_tokens(submit->kind)) {
         rc = make_choices(r, &ids, opens_thinking, seed, submit, fault);
@@ -305,53 +333,92 @@ void request_free(request *r) {
     free(r->choices);
     free(r->result);
     json_text_release(&r->logprobs);
+    json_text_release(&r->begun);
     job_release(&r->job);
     free(r);
 }
 
 /* --- tokens --- */
 
-static void send(request *r, const choice *c, wire_channel channel, const int32_t *ids,
-                 size_t n_ids, const json_text *text, wire_finish finish, uint64_t flags) {
-    wire_tokens message = {.request = r->id,
-                           .epoch = r->epoch,
-                           .number = r->number++,
-                           .choice = c->timeline.choice,
-                           .channel = channel,
-                           .ids = ids,
-                           .n_ids = n_ids,
-                           .text = wire_text(text->bytes, text->length),
-                           .flags = flags | budget_flags(&c->spent),
-                           .finish = finish,
-                           .draws = sampler_counter(c->draws),
-                           .prompt_tokens = r->n_prompt};
-    if (n_ids > 0) message.logprobs = wire_text(r->logprobs.bytes, r->logprobs.length);
-    if (finish != WIRE_FINISH_NONE && c->text.stopped)
-        message.flags |= (uint64_t)(c->text.stop_number + 1) << WIRE_FLAG_STOP_SHIFT;
-    r->context->sink.on_tokens(r->context->sink.context, &message);
+/* A message of a choice, but for its text. */
+static wire_tokens begin_message(request *r, const choice *c, wire_channel channel) {
+    return (wire_tokens){.request = r->id,
+                         .epoch = r->epoch,
+                         .choice = c->timeline.choice,
+                         .channel = channel,
+                         .call = c->text.calls.n_calls,
+                         .flags = budget_flags(&c->spent),
+                         .draws = sampler_counter(c->draws),
+                         .prompt_tokens = r->n_prompt};
 }
 
-/* One message, or two when the token closed the reasoning and opened the answer. */
+/* What a token gives goes out as one message for each channel and piece of a call.  One of
+ * them has the token's id: the first of its channel, or the last. */
+typedef struct outbox {
+    request *r;
+    choice *c;
+    const int32_t *id; /* NULL once it has been sent */
+    wire_tokens waiting;
+    bool has_waiting;
+} outbox;
+
+static void send_waiting(outbox *o, bool is_last) {
+    wire_tokens *m = &o->waiting;
+    request *r = o->r;
+    if (o->id != NULL && (is_last || m->channel == o->c->text.channel)) {
+        m->ids = o->id;
+        m->n_ids = 1;
+        m->logprobs = wire_text(r->logprobs.bytes, r->logprobs.length);
+        o->id = NULL;
+    }
+    if (!is_last) m->flags |= WIRE_FLAG_MORE;
+    m->number = r->number++;
+    r->context->sink.on_tokens(r->context->sink.context, m);
+}
+
+static wire_tokens *add_message(outbox *o, wire_channel channel, const char *text,
+                                size_t length) {
+    if (o->has_waiting) send_waiting(o, false);
+    o->has_waiting = true;
+    o->waiting = begin_message(o->r, o->c, channel);
+    o->waiting.text = wire_text(text, length);
+    return &o->waiting;
+}
+
+static void add_calls(outbox *o) {
+    const tool_call *calls = &o->c->text.calls;
+    for (size_t i = 0; i < calls->n_pieces; i++) {
+        const tool_piece *p = &calls->pieces[i];
+        const char *text = calls->out.bytes + p->at;
+        if (p->kind == TOOL_TEXT) continue;
+        wire_tokens *m = add_message(o, WIRE_TOOL_CALL, NULL, 0);
+        *(p->kind == TOOL_BEGIN ? &m->call_name : &m->text) = wire_text(text, p->length);
+        m->call = p->call;
+    }
+}
+
 static void report(request *r, choice *c, const int32_t *id, wire_finish finish) {
     const generation *g = &c->text;
-    size_t n = id != NULL ? 1 : 0;
-    if (g->reasoning.length > 0 && g->content.length > 0) {
-        bool id_is_reasoning = g->channel == WIRE_REASONING;
-        send(r, c, WIRE_REASONING, id, id_is_reasoning ? n : 0, &g->reasoning, WIRE_FINISH_NONE,
-             WIRE_FLAG_MORE);
-        send(r, c, WIRE_CONTENT, id, id_is_reasoning ? 0 : n, &g->content, finish, 0);
-    } else if (g->reasoning.length > 0) {
-        send(r, c, WIRE_REASONING, id, n, &g->reasoning, finish, 0);
-    } else if (g->content.length > 0) {
-        send(r, c, WIRE_CONTENT, id, n, &g->content, finish, 0);
-    } else {
-        send(r, c, g->channel, id, n, &g->content, finish, 0);
-    }
+    outbox o = {.r = r, .c = c, .id = id};
+    if (g->reasoning.length > 0)
+        add_message(&o, WIRE_REASONING, g->reasoning.bytes, g->reasoning.length);
+    if (g->content.length > 0)
+        add_message(&o, WIRE_CONTENT, g->content.bytes, g->content.length);
+    add_calls(&o);
+    bool cut = finish != WIRE_FINISH_NONE && g->calls.cut;
+    if (!o.has_waiting || cut) add_message(&o, g->channel, NULL, 0);
+    o.waiting.finish = finish;
+    if (finish != WIRE_FINISH_NONE && g->stopped)
+        o.waiting.flags |= (uint64_t)(uint32_t)(g->stop_number + 1) << WIRE_FLAG_STOP_SHIFT;
+    if (cut) o.waiting.flags |= WIRE_FLAG_CALL_CUT;
+    send_waiting(&o, true);
     json_text_clear(&r->logprobs);
 }
 
 static void close_choice(request *r, choice *c, const int32_t *id) {
     generation_finish(&c->text, c->over == WIRE_FINISH_LENGTH);
+    if (c->over == WIRE_FINISH_STOP && c->text.calls.n_calls > 0)
+        c->over = WIRE_FINISH_TOOL_CALLS;
     c->open = false;
     r->n_open--;
     report(r, c, id, c->over);

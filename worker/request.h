@@ -67,6 +67,7 @@ typedef struct request {
     bool over;
     uint64_t number; /* of the next TOKENS */
     json_text logprobs;
+    json_text begun; /* of the answer, in the prompt: the opening of a forced call */
     char *result; /* JSON of kinds without tokens */
     /* times of the monotonic clock, ns; 0: not yet */
     uint64_t submitted_ns, started_ns, first_token_ns, deadline_ns;

@@ -327,7 +327,9 @@ static void send_call(fake *f, job *j) {
                              .number = j->number++,
                              .channel = WIRE_TOOL_CALL,
                              .ids = &id,
-                             .n_ids = 1};
+                             .n_ids = 1,
+                             .text = wire_text("{\"a\":", 5),
+                             .call_name = wire_text("f", 1)};
     send_message(f, &m);
     j->called = true;
 }

@@ -65,6 +65,7 @@ static heard listen(const cJSON *tools, const char *text, size_t length, size_t 
         size_t n = length - at < every ? length - at : every;
         while (at + n < length && ((unsigned char)text[at + n] & 0xC0) == 0x80)
             n++;
+        tool_call_clear(&t);
         tool_call_push(&t, text + at, n);
         hear(&h, &t);
         at += n;

@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,6 +166,91 @@ static void a_whole_reply_holds_all_parts(void **state) {
     token_stream_release(&ts);
 }
 
+static wire_tokens call_piece(uint64_t call, const char *name, const char *arguments) {
+    wire_tokens t = piece(0, WIRE_TOOL_CALL, arguments, WIRE_FINISH_NONE);
+    t.call = call;
+    t.call_name = wire_text(name, strlen(name));
+    return t;
+}
+
+static void add_two_calls(token_stream *ts, json_text *out, bool cut) {
+    add(ts, out, call_piece(0, "f", ""));
+    add(ts, out, call_piece(0, "", "{\"a\":"));
+    add(ts, out, call_piece(0, "", "1}"));
+    add(ts, out, call_piece(1, "g", "{"));
+    wire_tokens end =
+        piece(0, WIRE_CONTENT, "", cut ? WIRE_FINISH_LENGTH : WIRE_FINISH_TOOL_CALLS);
+    if (!cut) add(ts, out, call_piece(1, "", "}"));
+    end.call = cut ? 1 : 2;
+    end.flags = cut ? WIRE_FLAG_CALL_CUT : 0;
+    add(ts, out, end);
+    token_stream_finish(ts, &done, &facts, out);
+}
+
+static void streamed_calls_have_their_name_once_and_then_arguments(void **state) {
+    (void)state;
+    for (int cut = 0; cut <= 1; cut++) {
+        token_stream ts = open_stream(true, false, 1);
+        json_text out = {0};
+        add_two_calls(&ts, &out, cut);
+        bool ends_well;
+        cJSON *events = events_of(&out, &ends_well);
+        char seen[200] = "";
+        const cJSON *last = NULL;
+        for (const cJSON *e = events->child; e != NULL; e = e->next) {
+            const cJSON *call = cJSON_GetArrayItem(dig(choice_of(e), "delta", "tool_calls"), 0);
+            last = choice_of(e);
+            if (call == NULL) continue;
+            const cJSON *name = dig(call, "function", "name");
+            assert_int_equal(name != NULL, dig(call, "id", NULL) != NULL);
+            assert_int_equal(name != NULL, dig(call, "type", NULL) != NULL);
+            size_t n = strlen(seen);
+            (void)snprintf(seen + n, sizeof seen - n, "%d:%s(%s ",
+                           dig(call, "index", NULL)->valueint,
+                           name != NULL ? name->valuestring : "",
+                           dig(call, "function", "arguments")->valuestring);
+        }
+        assert_true(ends_well);
+        assert_string_equal(seen, cut ? "0:f( 0:({\"a\": 0:(1} 1:g({ "
+                                      : "0:f( 0:({\"a\": 0:(1} 1:g({ 1:(} ");
+        assert_string_equal(dig(last, "finish_reason", NULL)->valuestring,
+                            cut ? "length" : "tool_calls");
+        assert_int_equal(dig(last, "error", NULL) != NULL, cut);
+        if (cut) {
+            assert_string_equal(dig(last, "error", "code")->valuestring, "tool_call_cut");
+            assert_int_equal(dig(last, "error", "index")->valueint, 1);
+        }
+        cJSON_Delete(events);
+        json_text_release(&out);
+        token_stream_release(&ts);
+    }
+}
+
+static void a_whole_reply_has_complete_calls_alone(void **state) {
+    (void)state;
+    for (int cut = 0; cut <= 1; cut++) {
+        token_stream ts = open_stream(false, false, 1);
+        json_text out = {0};
+        add(&ts, &out, call_piece(0, "lost", "{"));
+        token_stream_restart(&ts);
+        add_two_calls(&ts, &out, cut);
+        cJSON *reply = cJSON_Parse(out.bytes);
+        const cJSON *c = choice_of(reply), *calls = dig(c, "message", "tool_calls");
+        assert_true(cJSON_IsNull(dig(c, "message", "content")));
+        assert_int_equal(cJSON_GetArraySize(calls), cut ? 1 : 2);
+        const cJSON *first = cJSON_GetArrayItem(calls, 0);
+        assert_string_equal(dig(first, "function", "name")->valuestring, "f");
+        assert_string_equal(dig(first, "function", "arguments")->valuestring, "{\"a\":1}");
+        assert_string_equal(dig(first, "type", NULL)->valuestring, "function");
+        assert_string_equal(dig(c, "finish_reason", NULL)->valuestring,
+                            cut ? "length" : "tool_calls");
+        assert_int_equal(dig(c, "error", NULL) != NULL, cut);
+        cJSON_Delete(reply);
+        json_text_release(&out);
+        token_stream_release(&ts);
+    }
+}
+
 static void tokens_that_make_no_sense_are_refused(void **state) {
     (void)state;
     token_stream ts = open_stream(true, false, 1);
@@ -174,6 +260,8 @@ static void tokens_that_make_no_sense_are_refused(void **state) {
     assert_int_equal(token_stream_add(&ts, &other, &out, &err), STATUS_BAD_INPUT);
     wire_tokens tool = piece(0, WIRE_TOOL_CALL, "x", WIRE_FINISH_NONE);
     assert_int_equal(token_stream_add(&ts, &tool, &out, &err), STATUS_BAD_INPUT);
+    wire_tokens skipping = call_piece(1, "f", "");
+    assert_int_equal(token_stream_add(&ts, &skipping, &out, &err), STATUS_BAD_INPUT);
     wire_tokens odd = piece(0, WIRE_CONTENT, "x", WIRE_FINISH_NONE);
     odd.logprobs = wire_text("{", 1);
     assert_int_equal(token_stream_add(&ts, &odd, &out, &err), STATUS_BAD_INPUT);
@@ -265,6 +353,8 @@ int main(void) {
         cmocka_unit_test(a_stream_has_role_reasoning_content_end_usage_and_done),
         cmocka_unit_test(several_choices_each_have_one_role_and_one_end),
         cmocka_unit_test(a_whole_reply_holds_all_parts),
+        cmocka_unit_test(streamed_calls_have_their_name_once_and_then_arguments),
+        cmocka_unit_test(a_whole_reply_has_complete_calls_alone),
         cmocka_unit_test(tokens_that_make_no_sense_are_refused),
         cmocka_unit_test(no_cache_is_null_and_failure_is_one_event),
         cmocka_unit_test(a_cut_deliberation_is_told_at_the_end),

@@ -56,6 +56,7 @@ static heard run(const char *text, size_t length, size_t cut_at, size_t every, b
     for (size_t at = 0; at < length;) {
         size_t n = every > 0 ? every : at == 0 && cut_at > 0 ? cut_at : length - at;
         if (n > length - at) n = length - at;
+        tool_call_clear(&t);
         tool_call_push(&t, text + at, n);
         hear(&h, &t);
         at += n;
@@ -312,6 +313,7 @@ static void strings_come_as_they_are_written(void **state) {
         {"\n</tool_call>", ""},
     };
     for (size_t i = 0; i < sizeof pushes / sizeof pushes[0]; i++) {
+        tool_call_clear(&t);
         tool_call_push(&t, pushes[i][0], strlen(pushes[i][0]));
         if (i == 5) assert_false(t.open);
         assert_int_equal(t.out.length, strlen(pushes[i][1]));

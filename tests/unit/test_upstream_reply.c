@@ -69,9 +69,9 @@ static void an_event_over_the_bound_is_an_error(void **state) {
 
 static void on_piece(void *context, const upstream_piece *p) {
     static const char *const finishes[] = {"", "stop", "length", "tools"};
-    note(context, "%llu%c(%.*s)%s ", (unsigned long long)p->choice,
-         p->channel == WIRE_REASONING ? 'r' : 'c', (int)p->length, p->length > 0 ? p->text : "",
-         finishes[p->finish]);
+    note(context, "%llu%c%s(%.*s)%s%s ", (unsigned long long)p->choice, "crt"[p->channel],
+         p -> call_name != NULL ? p -> call_name : "", (int)p->length,
+         p->length > 0 ? p->text : "", finishes[p->finish], p->call_cut ? " cut" : "");
 }
 
 static status feed(heard *h, const char *chunk, error *err) {
@@ -117,10 +117,21 @@ static void fragments_of_tool_calls_come_whole(void **state) {
         "{\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}"};
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(feed(&h, chunks[i], NULL), STATUS_OK);
-    assert_string_equal(
-        h.text, "0c(\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\":1}}\n</tool_call>) "
-                "0c(\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>) "
-                "0c()tools ");
+    assert_string_equal(h.text, "0tf({\"a\":1}) 0tg({}) 0c()tools ");
+    upstream_reply_release(&h.reply);
+}
+
+static void a_tool_call_that_a_limit_cut_is_not_given(void **state) {
+    (void)state;
+    heard h = {.text = ""};
+    assert_int_equal(upstream_reply_init(&h.reply, 1, &h, on_piece, NULL), STATUS_OK);
+    const char *const chunks[] = {
+        "{\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{"
+        "\"name\":\"f\",\"arguments\":\"{\\\"a\\\"\"}}]}}]}",
+        "{\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}"};
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(feed(&h, chunks[i], NULL), STATUS_OK);
+    assert_string_equal(h.text, "0c()length cut ");
     upstream_reply_release(&h.reply);
 }
 
@@ -266,6 +277,7 @@ int main(void) {
         cmocka_unit_test(an_event_over_the_bound_is_an_error),
         cmocka_unit_test(chunks_become_pieces),
         cmocka_unit_test(fragments_of_tool_calls_come_whole),
+        cmocka_unit_test(a_tool_call_that_a_limit_cut_is_not_given),
         cmocka_unit_test(what_makes_no_sense_is_an_error),
         cmocka_unit_test(a_request_is_sent_on_in_the_api_s_own_form),
         cmocka_unit_test(models_of_several_servers_are_read),

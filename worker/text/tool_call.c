@@ -523,7 +523,6 @@ static void run(tool_call *t, bool final) {
 }
 
 void tool_call_push(tool_call *t, const char *text, size_t length) {
-    tool_call_clear(t);
     if (t->over) return;
     if (t->done > 0) { /* what is left is short */
         size_t left = t->held.length - t->done;

@@ -32,13 +32,14 @@
 
 #include "common/error.h"
 #include "common/json.h"
+#include "common/wire.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
-    TOOL_CALL_MAX_CALLS = 128, /* of one answer; it ends there */
-    TOOL_CALL_MAX_NAME = 128,  /* bytes; a longer one is no call */
+    TOOL_CALL_MAX_CALLS = WIRE_MAX_CALLS, /* of one answer; it ends there */
+    TOOL_CALL_MAX_NAME = WIRE_MAX_NAME,   /* bytes; a longer one is no call */
     TOOL_CALL_MAX_PARAMETERS = 256,
     TOOL_CALL_MAX_VALUE = 128 * 1024
 };
@@ -63,7 +64,7 @@ typedef enum tool_call_state {
 } tool_call_state;
 
 typedef struct tool_call {
-    /* What the last push (and finish) gave, in order. */
+    /* What came since the last tool_call_clear(), in order. */
     tool_piece *pieces;
     size_t n_pieces;
     json_text out;
@@ -96,7 +97,7 @@ typedef struct tool_call {
 void tool_call_init(tool_call *t, const cJSON *tools, bool single);
 void tool_call_release(tool_call *t); /* accepts a zeroed one */
 
-/* Take text; its pieces replace those of the push before. */
+/* Take text; its pieces come behind those that are there. */
 void tool_call_push(tool_call *t, const char *text, size_t length);
 /* The answer is over: add to the pieces what was held back.  natural: the model
  * ended it, so that a missing closing tag is carelessness; otherwise an open call is cut. */
