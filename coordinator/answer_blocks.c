@@ -95,7 +95,8 @@ status answer_blocks_add(answer_blocks *b, const wire_tokens *tokens, json_text 
     }
     b->finish = tokens->finish;
     b->thinking_cut |= (tokens->flags & WIRE_FLAG_THINKING_CUT) != 0;
-    b->call_cut |= (tokens->flags & WIRE_FLAG_CALL_CUT) != 0;
+    /* One that has not begun leaves those before it whole. */
+    b->call_cut |= (tokens->flags & WIRE_FLAG_CALL_CUT) != 0 && tokens->call < b->n_calls;
     if (tokens->finish != WIRE_FINISH_NONE)
         b->stop = (size_t)(tokens->flags >> WIRE_FLAG_STOP_SHIFT);
     return b->ends_again ? STATUS_OK : add_text(b, tokens, out, err);

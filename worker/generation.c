@@ -65,11 +65,9 @@ static void take_calls(generation *g, size_t from, bool ends, bool cut) {
     }
 }
 
-void generation_divide(generation *g, const cJSON *tools, bool single, const char *begun,
-                       size_t length) {
+void generation_divide(generation *g, const cJSON *tools, bool single) {
     tool_call_init(&g->calls, tools, single);
     g->divides = true;
-    if (length > 0) tool_call_push(&g->calls, begun, length);
 }
 
 /* The raw texts of this push go on to the reader. */
@@ -100,7 +98,7 @@ void generation_push(generation *g, int32_t id) {
     json_text_clear(&g->content);
     json_text_clear(&g->raw_reasoning);
     json_text_clear(&g->raw_content);
-    if (g->n_tokens > 0) tool_call_clear(&g->calls); /* before, what the prompt has begun */
+    tool_call_clear(&g->calls);
     size_t length = 0;
     const char *bytes = tokenizer_bytes(g->vocab, id, &length);
     if (tokenizer_kind(g->vocab, id) == TOKEN_CONTROL) length = 0;

@@ -55,10 +55,9 @@ typedef struct generation {
  * prompt has opened <think>. */
 status generation_init(generation *g, const tokenizer *vocab, bool splits, bool starts_inside,
                        const stop_string *stops, size_t n_stops, error *err);
-/* From here on find calls of these tools, which outlive g; begun: what the prompt has of the
- * answer already.  single: the first call ends it. */
-void generation_divide(generation *g, const cJSON *tools, bool single, const char *begun,
-                       size_t length);
+/* From here on find calls of these tools, which outlive g.  single: the first call ends
+ * it. */
+void generation_divide(generation *g, const cJSON *tools, bool single);
 void generation_release(generation *g); /* accepts a zeroed one */
 
 /* Take a token; its text replaces that of the push before. */

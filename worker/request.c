@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "worker/request_format.h"
+#include "worker/request_opening.h"
 #include "worker/result.h"
 #include <math.h>
 #include <stdio.h>
@@ -52,24 +53,8 @@ static status check_bytes(const request_context *c, const job *j, size_t n_bytes
     return too_long(c, j, "at least ", least, 1, f);
 }
 
-/* The answer begins with the opening of a call, of any tool or of the one named: the model
- * can only go on.  It ends where a word does, so that the next token is one that the model
- * knows at this place.  Deliberation is left out. */
-static void force_call(const char *name, prompt *p, json_text *begun) {
-    static const char opening[] = "<tool_call>\n<function";
-    if (p->opens_thinking) prompt_add_literal(p, "\n</think>\n\n");
-    p->opens_thinking = false;
-    prompt_add_literal(p, opening);
-    json_text_add(begun, opening, sizeof opening - 1);
-    if (name[0] == '\0') return;
-    prompt_add_literal(p, "=");
-    prompt_add(p, name, strlen(name), false);
-    prompt_add_literal(p, ">\n");
-    json_text_format(begun, "=%s>\n", name);
-}
-
 static status encode_messages(const request_context *c, job *j, token_list *ids,
-                              bool *opens_thinking, json_text *begun, request_fault *f) {
+                              bool *opens_thinking, request_fault *f) {
     prompt p = {0};
     status rc = chat_template_render(j->body, c->style, &p, &f->err);
     if (rc != STATUS_OK) {
@@ -78,7 +63,6 @@ static status encode_messages(const request_context *c, job *j, token_list *ids,
     }
     rc = check_bytes(c, j, p.text.length, f);
     if (rc != STATUS_OK) goto done;
-    if (j->forced_tool != NULL) force_call(j->forced_tool, &p, begun);
     *opens_thinking = p.opens_thinking;
     /* What clients wrote is text: it cannot spell control tokens. */
     rc = tokenizer_encode_prompt(c->vocab, &p, TOKENIZER_ADDED_NONE, ids, &f->err);
@@ -104,12 +88,11 @@ static status encode_prompt(const request_context *c, const job *j, token_list *
     return STATUS_OK;
 }
 
-/* begun: gets what the prompt has of the answer. */
 static status encode(const request_context *c, job *j, token_list *ids, bool *opens_thinking,
-                     json_text *begun, request_fault *f) {
+                     request_fault *f) {
     *opens_thinking = false;
     if (j->prompt != NULL) return encode_prompt(c, j, ids, f);
-    return encode_messages(c, j, ids, opens_thinking, begun, f);
+    return encode_messages(c, j, ids, opens_thinking, f);
 }
 
 /* --- kinds that give no tokens --- */
@@ -178,10 +161,7 @@ static status make_choice(request *r, uint32_t index, const token_list *ids,
     rc = generation_init(&c->text, r->context->vocab, r->job.prompt == NULL, opens_thinking,
                          r->job.stops, r->job.n_stops, err);
     if (rc != STATUS_OK) return rc;
-    if (r->job.tools != NULL) {
-        generation_divide(&c->text, r->job.tools, r->job.single_call, r->begun.bytes,
-                          r->begun.length);
-    }
+    if (r->job.tools != NULL) generation_divide(&c->text, r->job.tools, r->job.single_call);
     c->text.repairs = r->job.prompt == NULL && r->job.is_prose;
     rc = request_format_make(r, c, &limits, opens_thinking, f);
     if (rc != STATUS_OK) return rc;
@@ -200,6 +180,7 @@ static bool is_full(const sequence *s) {
 static wire_finish put(request *r, choice *c, int32_t id) {
     bool was_spent = c->spent.in_grace;
     sampler_see_output(c->draws, id);
+    request_opening_take(c, id);
     request_format_take(c, id);
     generation_push(&c->text, id);
     wire_finish finish = budget_take(&c->spent, &c->text, id);
@@ -300,10 +281,8 @@ status request_make(request **out, const request_context *context, const wire_su
     rc = job_parse(&r->job, submit->kind, submit->body.bytes, submit->body.length,
                    context->n_vocab, &context->defaults, fault->param, &fault->err);
     if (rc != STATUS_OK) goto fail;
-    rc = encode(context, &r->job, &ids, &opens_thinking, &r->begun, fault);
-    if (rc == STATUS_OK && r->begun.failed) {
-        rc = error_set(&fault->err, STATUS_NO_MEMORY, "request: no memory for its prompt");
-    }
+    rc = encode(context, &r->job, &ids, &opens_thinking, fault);
+    if (rc == STATUS_OK) rc = request_opening_make(r, fault);
     if (rc != STATUS_OK) goto fail;
     if (gives_tokens(submit->kind)) {
         rc = make_choices(r, &ids, opens_thinking, seed, submit, fault);
@@ -333,7 +312,7 @@ void request_free(request *r) {
     free(r->choices);
     free(r->result);
     json_text_release(&r->logprobs);
-    json_text_release(&r->begun);
+    token_list_release(&r->opening);
     job_release(&r->job);
     free(r);
 }
@@ -442,7 +421,8 @@ bool request_finish_if_over(request *r, choice *c) {
 }
 
 int32_t request_forced(const choice *c) {
-    return budget_forced(&c->spent);
+    int32_t id = budget_forced(&c->spent);
+    return id >= 0 ? id : request_opening_next(c);
 }
 
 int32_t request_settle(const request *r, choice *c, int32_t id) {

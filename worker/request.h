@@ -49,6 +49,7 @@ typedef struct choice {
     budget spent;
     answer_format *format; /* NULL: free text; see request_format.h */
     bool format_begun;
+    size_t n_opened;  /* of the request's opening, tokens that have come */
     wire_finish over; /* NONE: it goes on */
     bool open;
 } choice;
@@ -67,8 +68,8 @@ typedef struct request {
     bool over;
     uint64_t number; /* of the next TOKENS */
     json_text logprobs;
-    json_text begun; /* of the answer, in the prompt: the opening of a forced call */
-    char *result; /* JSON of kinds without tokens */
+    token_list opening; /* of a forced call, see request_opening.h */
+    char *result;       /* JSON of kinds without tokens */
     /* times of the monotonic clock, ns; 0: not yet */
     uint64_t submitted_ns, started_ns, first_token_ns, deadline_ns;
     /* of the steps it took part in */

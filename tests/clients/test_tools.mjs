@@ -88,16 +88,24 @@ async function runOn(openai, stream, more) {
     const r = await openai.chat.completions.create({ ...base, stream, ...more });
     if (stream) return collect(r);
     const { message, finish_reason, error } = r.choices[0];
-    return { content: message.content, finish: finish_reason, error: error ?? null, calls: (message.tool_calls ?? []).map((c) => ({ id: c.id, ...c.function })) };
+    return { content: message.content, reasoning: message.reasoning_content ?? '', finish: finish_reason, error: error ?? null, calls: (message.tool_calls ?? []).map((c) => ({ id: c.id, ...c.function })) };
 }
 for (const stream of [false, true]) {
     const run = (more) => runOn(client, stream, more);
     await test(`a named tool is called whatever is asked, stream ${stream}`, async () => {
         const r = await run({ messages: [{ role: 'user', content: 'Who wrote The Name of the Rose?' }], tool_choice: { type: 'function', function: { name: 'get_weather' } } });
         assert.equal(r.finish, 'tool_calls', JSON.stringify(r));
+        assert.ok(r.reasoning.length > 0, 'it deliberates before');
         assert.equal(r.calls.length, 1);
         assert.equal(r.calls[0].name, 'get_weather');
         assert.equal(typeof JSON.parse(r.calls[0].arguments), 'object');
+    });
+    await test(`a named tool is called without and after a cut deliberation, stream ${stream}`, async () => {
+        for (const more of [thinks(false), { max_thinking_tokens: 3 }, { max_thinking_tokens: 0 }]) {
+            const r = await run({ messages: ask('Rome'), tool_choice: { type: 'function', function: { name: 'get_weather' } }, ...more });
+            assert.equal(r.finish, 'tool_calls', JSON.stringify(r));
+            assert.deepEqual(r.calls.map((c) => [c.name, JSON.parse(c.arguments)]), [['get_weather', { city: 'Rome' }]]);
+        }
     });
     await test(`a required call is made, stream ${stream}`, async () => {
         const r = await run({ messages: ask('Rome'), tool_choice: 'required' });
