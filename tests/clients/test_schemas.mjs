@@ -6,7 +6,7 @@ import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import Ajv from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
-import { finish, program, test } from './fleet.mjs';
+import { finish, program, startFleet, test } from './fleet.mjs';
 import { random, schemaOf } from './schemas.mjs';
 
 const N_SCHEMAS = Number(process.env.SILICEO_SCHEMAS ?? 2000), FIRST = Number(process.env.SILICEO_SCHEMA_SEED ?? 1);
@@ -42,7 +42,7 @@ await test(`${N_SCHEMAS} generated schemas: what the mask lets through parses an
             const where = `seed ${seed}, budget ${budget}, schema ${JSON.stringify(schema)}: ${JSON.stringify(answer)}`;
             if (answer.error !== undefined) { refused++; assert.fail(where); }
             if (answer.text === undefined) { small++; assert.ok(answer.least > budget, where); continue; }
-            assert.ok(answer.whole && answer.tokens <= budget, where);
+            assert.ok(answer.whole && answer.tokens <= budget && answer.narrower === 0, where);
             if (answer.tokens === budget) cut++;
             let value;
             try { value = JSON.parse(answer.text); } catch (e) { assert.fail(`${where}: ${e.message}`); }
@@ -93,4 +93,80 @@ await test('without a schema any object is whole whatever the budget', async () 
     }
 });
 walker.stop();
+
+// --- the demo model over HTTP ---
+
+const fleet = await startFleet([['amber']]);
+const post = (body) => fetch(fleet.url + '/v1/chat/completions', { method: 'POST', body: JSON.stringify({ model: 'demo', ...body }) });
+const format = (schema) => ({ type: 'json_schema', json_schema: { name: 'answer', strict: true, schema } });
+const person = { type: 'object', properties: { name: { type: 'string', maxLength: 20 }, age: { type: 'integer', minimum: 0, maximum: 150 } },
+    required: ['name', 'age'], additionalProperties: false };
+
+// The contents and finish reasons of all choices, streamed or not.
+async function contents(body) {
+    const response = await post(body);
+    if (!body.stream || response.status !== 200) {
+        const whole = await response.json();
+        return { status: response.status, error: whole.error, choices: whole.choices?.map((c) => ({ text: c.message.content, finish: c.finish_reason })), usage: whole.usage };
+    }
+    const choices = Array.from({ length: body.n ?? 1 }, () => ({ text: '', finish: null }));
+    for (const line of (await response.text()).split('\n')) {
+        if (!line.startsWith('data: {')) continue;
+        const chunk = JSON.parse(line.slice(6));
+        assert.equal(chunk.error, undefined, line);
+        for (const c of chunk.choices) {
+            choices[c.index].text += c.delta.content ?? '';
+            choices[c.index].finish ??= c.finish_reason;
+        }
+    }
+    return { status: 200, choices };
+}
+
+await test('48 generated schemas over HTTP: streams, deliberation, temperatures, budgets, company', async () => {
+    let whole = 0, cut = 0, small = 0;
+    const one = async (i) => {
+        const seed = 5000 + i, schema = schemaOf(seed), r = random(seed), validate = validator(schema);
+        const body = { messages: [{ role: 'user', content: r.of(['Give me a JSON object with name and age.', 'Who wrote The Name of the Rose?', 'Count to ten.']) }],
+            response_format: format(typeof schema === 'object' ? schema : { anyOf: [schema] }), seed, n: 1 + r.below(2), stream: r.chance(0.5), temperature: r.of([0, 0.7, 1.5]),
+            top_p: r.of([1, 0.9]), presence_penalty: r.of([0, 0.5]), max_tokens: r.of([12, 40, 120, 300]), chat_template_kwargs: { enable_thinking: r.chance(0.5) } };
+        const answer = await contents(body), where = `${JSON.stringify(body)}: ${JSON.stringify(answer)}`;
+        if (answer.status === 400) { small++; assert.equal(answer.error.param, 'max_tokens', where); return; }
+        assert.equal(answer.status, 200, where);
+        for (const choice of answer.choices) {
+            let value;
+            try { value = JSON.parse(choice.text); } catch (e) { assert.fail(`${where}: ${e.message}`); }
+            assert.ok(validate(value), `${where}: ${JSON.stringify(validate.errors)}`);
+            if (choice.finish === 'length') cut++; else whole++;
+        }
+    };
+    for (let i = 0; i < 48; i += 8) await Promise.all(Array.from({ length: 8 }, (_, k) => one(i + k)));
+    console.log(`        ${whole} ended by themselves, ${cut} by their budget, ${small} budgets below the shortest document`);
+    assert.ok(whole > 0 && cut > 0 && small > 0);
+});
+await test('a paradox is thought about within its budget and answered with a whole document', async () => {
+    const body = { messages: [{ role: 'user', content: 'This statement is false. Is it true?' }], response_format: format(person), temperature: 0 };
+    for (const max_tokens of [14, 30, 80]) {
+        const { choices } = await contents({ ...body, max_tokens });
+        assert.ok(validator(person)(JSON.parse(choices[0].text)), choices[0].text);
+    }
+});
+await test('a budget below the shortest document, and a schema that is not supported, are 400 by name', async () => {
+    const messages = [{ role: 'user', content: 'hello' }], chat_template_kwargs = { enable_thinking: false };
+    const small = await contents({ messages, response_format: format(person), max_tokens: 3, chat_template_kwargs });
+    assert.deepEqual([small.status, small.error.param], [400, 'max_tokens']);
+    const least = Number(/needs (\d+)/.exec(small.error.message)[1]);
+    const exact = await contents({ messages, response_format: format(person), max_tokens: least, chat_template_kwargs, temperature: 1 });
+    assert.ok(validator(person)(JSON.parse(exact.choices[0].text)), exact.choices[0].text);
+    assert.equal(exact.choices[0].finish, 'length');
+    assert.equal(exact.usage.completion_tokens, least);
+    const answer = await contents({ messages, response_format: format({ type: 'object', properties: { a: { not: {} } } }) });
+    assert.deepEqual([answer.status, answer.error.param], [400, 'response_format.json_schema.schema.properties.a.not']);
+});
+await test('the same seed gives the same document', async () => {
+    const body = { messages: [{ role: 'user', content: 'Give me a JSON object.' }], response_format: { type: 'json_object' }, temperature: 1, seed: 7, max_tokens: 60 };
+    const [one, other] = [await contents(body), await contents(body)];
+    assert.equal(one.choices[0].text, other.choices[0].text);
+    assert.equal(typeof JSON.parse(one.choices[0].text), 'object');
+});
+await fleet.stop();
 finish();

@@ -3,10 +3,12 @@
  *     walk_schema MODEL < requests > answers
  *
  * A line in: {"schema": ..., "seed": 7, "budget": 100} (schema null: any object).  A line out:
- * {"text": "...", "tokens": 12, "least": 5}, {"least": N} where the budget is below the
+ * {"text": "...", "tokens": 12, "least": 5, "whole": true, "mask_us": 80, "test_us": 9} (CPU time
+ * of all masks and of all single tests), {"least": N} where the budget is below the
  * shortest document, or {"error": "...", "param": "..."}.  Each token is drawn among those
- * that the mask leaves, and each time some tokens are asked for by themselves: both must
- * say the same, or the program aborts.
+ * that the mask leaves, and each time some tokens are asked for by themselves: one that does
+ * not fit and is left by the mask aborts the program, one that fits and is not left (a very
+ * ambiguous schema is walked in part) is counted as "narrower".
  */
 #include "common/gguf.h"
 #include "common/json.h"
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct walker {
     tokenizer *vocab;
@@ -23,7 +26,15 @@ typedef struct walker {
     float *logits;
     uint32_t n_vocab;
     uint64_t seed;
+    uint32_t n_narrower;     /* tokens that a mask left out though they fit */
+    double mask_us, test_us; /* CPU time of what an engine would do for each token */
 } walker;
+
+static double now_us(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
 
 static uint32_t draw(walker *w) {
     w->seed = w->seed * 6364136223846793005u + 1442695040888963407u;
@@ -34,12 +45,16 @@ static uint32_t draw(walker *w) {
 static int32_t pick(walker *w, answer_format *f, uint32_t n_left) {
     uint32_t n = 0;
     memset(w->logits, 0, w->n_vocab * sizeof *w->logits);
+    double begun_us = now_us();
     answer_format_mask(f, w->logits, w->n_vocab, n_left);
+    w->mask_us += now_us() - begun_us;
     for (uint32_t i = 0; i < w->n_vocab; i++)
         n += w->logits[i] == 0;
     for (int i = 0; i < 8; i++) {
         uint32_t id = draw(w) % w->n_vocab;
-        if (answer_format_allows(f, (int32_t)id, n_left) != (w->logits[id] == 0)) abort();
+        bool allowed = answer_format_allows(f, (int32_t)id, n_left);
+        if (!allowed && w->logits[id] == 0) abort();
+        w->n_narrower += allowed && w->logits[id] != 0;
     }
     uint32_t at = n > 0 ? draw(w) % n : 0;
     for (uint32_t i = 0; i < w->n_vocab; i++) {
@@ -57,6 +72,8 @@ static void walk(walker *w, answer_format *f, uint32_t budget, json_text *out) {
         return;
     }
     answer_format_begin(f, budget);
+    w->mask_us = w->test_us = 0;
+    w->n_narrower = 0;
     for (; n < budget; n++) {
         /* Uniform draws would hardly ever end. */
         if (answer_format_is_whole(f) && draw(w) % 3 == 0) break;
@@ -65,12 +82,16 @@ static void walk(walker *w, answer_format *f, uint32_t budget, json_text *out) {
         size_t length = 0;
         const char *bytes = tokenizer_bytes(w->vocab, id, &length);
         json_text_add(&text, bytes, length);
-        if (!answer_format_push(f, id)) abort();
+        double begun_us = now_us();
+        if (!answer_format_allows(f, id, budget - n) || !answer_format_push(f, id)) abort();
+        w->test_us += now_us() - begun_us;
     }
     json_text_format(out, "{\"text\":");
     json_text_string(out, text.bytes, text.length);
-    json_text_format(out, ",\"tokens\":%u,\"least\":%u,\"whole\":%s}\n", n, least,
+    json_text_format(out, ",\"tokens\":%u,\"least\":%u,\"whole\":%s,", n, least,
                      answer_format_is_whole(f) ? "true" : "false");
+    json_text_format(out, "\"narrower\":%u,\"mask_us\":%.1f,\"test_us\":%.1f}\n", w->n_narrower,
+                     w->mask_us, w->test_us);
     json_text_release(&text);
 }
 

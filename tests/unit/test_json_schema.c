@@ -205,6 +205,23 @@ static void shortest_way_holds_when_memory_is_renewed(void **state) {
     close_fit(&f);
 }
 
+/* What the sets of allowed tokens are kept by. */
+static void states_far_from_the_bounds_of_a_string_are_alike(void **state) {
+    enum { REACH = 16 };
+    (void)state;
+    fit f = open_fit("{\"type\":\"string\",\"minLength\":50,\"maxLength\":200}");
+    uint64_t at[203];
+    for (size_t i = 0; i <= 201; i++) { /* at[i]: behind the quote and i - 1 characters */
+        at[i] = json_automaton_likeness(f.automaton, f.state, REACH);
+        push(&f, i == 0 ? "\"" : i <= 200 ? "a" : "\"");
+    }
+    at[202] = json_automaton_likeness(f.automaton, f.state, REACH);
+    assert_true(at[2] == at[20] && at[60] == at[160]);
+    assert_true(at[20] != at[60] && at[20] != at[45] && at[45] != at[46] && at[160] != at[195]);
+    assert_true(at[195] != at[196] && at[202] != at[201] && at[0] != at[1]);
+    close_fit(&f);
+}
+
 static void free_json_stops_nesting(void **state) {
     (void)state;
     fit f = open_fit("{}");
@@ -263,8 +280,8 @@ static void schema_larger_than_the_grammar_is_refused(void **state) {
     char param[CHAT_PARAM_SIZE];
     error err = {0};
     json_text_format(&text, "{\"properties\":{");
-    for (int i = 0; i < 6000; i++)
-        json_text_format(&text, "%s\"property%d\":{}", i > 0 ? "," : "", i);
+    for (int i = 0; i < 2000; i++)
+        json_text_format(&text, "%s\"a property that has number %d\":{}", i > 0 ? "," : "", i);
     json_text_format(&text, "}}");
     json_grammar *g = compile(text.bytes, param, &err);
     assert_null(g);
@@ -278,6 +295,7 @@ int main(void) {
         cmocka_unit_test(schemas_let_through_what_is_valid_and_nothing_else),
         cmocka_unit_test(shortest_way_closes_what_is_open_from_any_state),
         cmocka_unit_test(shortest_way_holds_when_memory_is_renewed),
+        cmocka_unit_test(states_far_from_the_bounds_of_a_string_are_alike),
         cmocka_unit_test(free_json_stops_nesting),
         cmocka_unit_test(unsupported_schemas_are_refused_by_their_path),
         cmocka_unit_test(schema_larger_than_the_grammar_is_refused),

@@ -6,13 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SETS = 128, MAX_PLAN_BYTES = 1 << 16 };
+enum {
+    N_SETS = 128,
+    MAX_PLAN_BYTES = 1 << 16,
+    MAX_WALK_FRAMES = 1 << 19 /* 30 ms; a walk of common schemas takes a tenth */
+};
 
-/* The allowed tokens of a state, whatever the budget. */
+/* The allowed tokens of all states that are alike, whatever the budget. */
 typedef struct token_set {
-    uint32_t state;     /* 0: nothing here */
-    uint32_t max_close; /* the longest of the shortest ways behind them */
-    uint64_t *bits;     /* [n_words], taken when first needed */
+    uint64_t likeness;
+    bool known;
+    int64_t farthest; /* how much longer than here the shortest way is behind the worst */
+    uint64_t *bits;   /* [n_words], taken when first needed */
 } token_set;
 
 struct answer_format {
@@ -191,17 +196,34 @@ bool answer_format_push(answer_format *f, int32_t id) {
     f->at_plan++;
     if (!json_automaton_tidy(f->automaton, &f->state)) return true;
     for (size_t i = 0; i < N_SETS; i++)
-        f->sets[i].state = 0;
+        f->sets[i].known = false;
     return true;
 }
 
 /* --- all tokens --- */
+
+static void add_bit(uint64_t *bits, int32_t id) {
+    bits[id >> 6] |= (uint64_t)1 << (id & 63);
+}
+
+/* The token of the first byte on the shortest way: however far a walk came, it is allowed. */
+static void add_closing(const answer_format *f, uint32_t max_close, uint64_t *bits) {
+    const token_trie *t = f->trie;
+    uint32_t close = json_automaton_close_bytes(f->automaton, f->state);
+    if (close == 0 || close - 1 > max_close) return;
+    unsigned char byte = json_automaton_close_byte(f->automaton, f->state);
+    uint32_t node = child_of(t, 0, t->n_nodes, byte);
+    if (node == t->n_nodes) return;
+    uint32_t token = node > 0 ? t->nodes[node - 1].tokens_end : 0;
+    if (token < t->nodes[node].tokens_end) add_bit(bits, t->ids[token]);
+}
 
 /* The tokens behind which the end is at most max_close bytes away; the farthest of all
  * ends is returned. */
 static uint32_t walk(answer_format *f, uint32_t max_close, uint64_t *bits) {
     const token_trie *t = f->trie;
     uint32_t farthest = 0;
+    json_automaton_limit(f->automaton, MAX_WALK_FRAMES);
     memset(bits, 0, f->n_words * sizeof *bits);
     f->path[0] = f->state;
     for (uint32_t i = 0; i < t->n_nodes;) {
@@ -218,32 +240,37 @@ static uint32_t walk(answer_format *f, uint32_t max_close, uint64_t *bits) {
             uint32_t close = json_automaton_close_bytes(f->automaton, state);
             if (close > farthest) farthest = close;
             for (; close <= max_close && token < node->tokens_end; token++)
-                bits[t->ids[token] >> 6] |= (uint64_t)1 << (t->ids[token] & 63);
+                add_bit(bits, t->ids[token]);
         }
         i++;
     }
+    json_automaton_limit(f->automaton, UINT64_MAX);
+    add_closing(f, max_close, bits);
     return farthest;
 }
 
 /* The allowed ones but for the ends of text. */
 static const uint64_t *find_set(answer_format *f, uint32_t n_left) {
-    token_set *set = &f->sets[f->state % N_SETS];
+    uint64_t likeness = json_automaton_likeness(f->automaton, f->state, f->trie->max_depth);
+    token_set *set = &f->sets[likeness % N_SETS];
     if (set->bits == NULL) set->bits = malloc(f->n_words * sizeof *set->bits);
-    if (n_left == 0 || set->bits == NULL || f->follows_plan) {
-        memset(f->narrow, 0, f->n_words * sizeof *f->narrow);
-        if (!f->follows_plan || f->at_plan >= f->n_plan) {
-            if (n_left > 0 && !f->follows_plan) (void)walk(f, n_left - 1, f->narrow);
-            return f->narrow;
-        }
-        int32_t id = f->plan[f->at_plan];
-        f->narrow[id >> 6] |= (uint64_t)1 << (id & 63);
+    memset(f->narrow, 0, f->n_words * sizeof *f->narrow);
+    if (n_left == 0) return f->narrow;
+    if (f->follows_plan) {
+        if (f->at_plan < f->n_plan) add_bit(f->narrow, f->plan[f->at_plan]);
         return f->narrow;
     }
-    if (set->state != f->state) {
-        set->max_close = walk(f, JSON_GRAMMAR_NEVER, set->bits);
-        set->state = f->state;
+    if (set->bits == NULL) {
+        (void)walk(f, n_left - 1, f->narrow);
+        return f->narrow;
     }
-    if (set->max_close <= n_left - 1) return set->bits;
+    int64_t close = json_automaton_close_bytes(f->automaton, f->state);
+    if (!set->known || set->likeness != likeness) {
+        set->farthest = walk(f, JSON_GRAMMAR_NEVER, set->bits) - close;
+        set->likeness = likeness;
+        set->known = true;
+    }
+    if (close + set->farthest <= (int64_t)n_left - 1) return set->bits;
     (void)walk(f, n_left - 1, f->narrow);
     return f->narrow;
 }

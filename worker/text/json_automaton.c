@@ -48,6 +48,7 @@ struct json_automaton {
     const json_grammar *grammar;
     pools p;
     uint32_t n_closures;
+    uint64_t n_left; /* frames that may be looked at; see json_automaton_limit() */
     /* of the closure at work */
     uint32_t *work;
     uint32_t n_work;
@@ -134,10 +135,11 @@ static uint32_t stack_of(json_automaton *a, uint32_t node, uint32_t count, uint3
 static void visit(json_automaton *a, uint32_t node, uint32_t count, uint32_t parent) {
     uint32_t id = stack_of(a, node, count, parent);
     if (id == BOTTOM || a->p.stacks[id].seen == a->n_closures) return;
-    if (a->n_work == MAX_WORK) {
+    if (a->n_work == MAX_WORK || a->n_left == 0) {
         a->full = true;
         return;
     }
+    a->n_left--;
     a->p.stacks[id].seen = a->n_closures;
     a->work[a->n_work++] = id;
 }
@@ -259,6 +261,7 @@ status json_automaton_new(json_automaton **out, const json_grammar *g, error *er
     json_automaton *a = calloc(1, sizeof *a);
     if (a == NULL) goto no_memory;
     a->grammar = g;
+    a->n_left = UINT64_MAX;
     a->work = calloc(MAX_WORK, sizeof *a->work);
     if (a->work == NULL || !pools_init(&a->p)) goto no_memory;
     begin_closure(a);
@@ -305,8 +308,13 @@ uint32_t json_automaton_step(json_automaton *a, uint32_t from, unsigned char byt
     uint32_t to = a->p.states[from].next[byte];
     if (to != 0) return to;
     to = compute_step(a, from, byte);
+    if (a->full && a->n_left == 0) return JSON_DEAD;
     if (!a->full) a->p.states[from].next[byte] = (uint16_t)to;
     return to;
+}
+
+void json_automaton_limit(json_automaton *a, uint64_t n_frames) {
+    a->n_left = n_frames;
 }
 
 bool json_automaton_is_complete(const json_automaton *a, uint32_t at) {
@@ -325,6 +333,40 @@ unsigned char json_automaton_close_byte(const json_automaton *a, uint32_t at) {
     while (byte < 255 && !json_bytes_has(set, (unsigned char)byte))
         byte++;
     return (unsigned char)byte;
+}
+
+static uint64_t mix64(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+/* A count, or where it makes no difference within reach one number for all of these:
+ * still below the least, or between the least and the most. */
+static uint64_t count_class(const json_node *n, uint32_t count, uint32_t reach) {
+    enum { BELOW, BETWEEN, EXACT };
+    if ((uint64_t)count + reach < n->min) return BELOW;
+    if (count >= n->min && (n->max == JSON_UNBOUNDED || (uint64_t)count + reach <= n->max))
+        return BETWEEN;
+    return (uint64_t)EXACT + count;
+}
+
+uint64_t json_automaton_likeness(const json_automaton *a, uint32_t at, uint32_t reach) {
+    const state *s = &a->p.states[at];
+    uint64_t all = s->n;
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t id = a->p.members[s->first + i];
+        const stack *top = &a->p.stacks[id], *below = &a->p.stacks[top->parent];
+        const json_node *n = &a->grammar->nodes[below->node];
+        uint64_t hash = mix64(mix64(7, id == BOTTOM), top->node);
+        if (id != BOTTOM && top->parent != BOTTOM && n->kind == JSON_NODE_REPEAT) {
+            hash = mix64(mix64(hash, below->node), count_class(n, below->count, reach));
+            hash = mix64(mix64(hash, 1), below->parent);
+        } else {
+            hash = mix64(mix64(hash, 2), top->parent);
+        }
+        all += mix64(hash, 3); /* the order of the stacks says nothing */
+    }
+    return all;
 }
 
 /* --- room --- */

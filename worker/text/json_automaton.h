@@ -30,6 +30,16 @@ bool json_automaton_is_complete(const json_automaton *a, uint32_t state);
 uint32_t json_automaton_close_bytes(const json_automaton *a, uint32_t state);
 unsigned char json_automaton_close_byte(const json_automaton *a, uint32_t state);
 
+/* Work that all steps from here on may do together, in frames looked at: a step beyond it
+ * is refused, and not remembered.  For schemas so ambiguous that a vocabulary cannot be
+ * walked in time. */
+void json_automaton_limit(json_automaton *a, uint64_t n_frames);
+
+/* Equal for states from which the same strings of up to `reach` bytes can be read, with the
+ * same change of the shortest way: a string that is far from its bounds has many states
+ * that differ in its length alone.  Unequal says nothing.  A hash of 64 bits. */
+uint64_t json_automaton_likeness(const json_automaton *a, uint32_t state, uint32_t reach);
+
 /* Forget all but this state, if memory runs short; true when *state and all other numbers
  * have changed. */
 bool json_automaton_tidy(json_automaton *a, uint32_t *state);

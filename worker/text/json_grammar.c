@@ -164,16 +164,18 @@ static uint32_t shortest(const json_grammar *g, const json_node *n) {
 }
 
 /* Bellman's relaxation; ways only become shorter.  Nodes were added from the end to the
- * beginning, so that one pass settles all but what calls a later rule. */
+ * beginning, so that a pass up settles what stands in one rule, a pass down chains of rules. */
 static void find_shortest(json_grammar *g) {
     for (uint32_t i = 1; i < g->n_nodes; i++)
         g->nodes[i].close = JSON_GRAMMAR_NEVER;
-    for (bool changed = true; changed;) {
+    bool changed = true;
+    for (bool up = true; changed; up = !up) {
         changed = false;
         for (uint32_t i = 1; i < g->n_nodes; i++) {
-            uint32_t close = shortest(g, &g->nodes[i]);
-            if (close >= g->nodes[i].close) continue;
-            g->nodes[i].close = close;
+            json_node *n = &g->nodes[up ? i : g->n_nodes - i];
+            uint32_t close = shortest(g, n);
+            if (close >= n->close) continue;
+            n->close = close;
             changed = true;
         }
     }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ENUM = 1000 };
+enum { MAX_ENUM = 1000, MAX_VALUES = 10000 };
 
 /* --- places and refusals --- */
 
@@ -477,6 +477,14 @@ static status build_pending(schema_reader *r) {
     return STATUS_OK;
 }
 
+/* Values in the tree, as far as limit; its depth is bounded by the parser. */
+static size_t count_values(const cJSON *tree, size_t limit) {
+    size_t n = 1;
+    for (const cJSON *item = tree->child; item != NULL && n < limit; item = item->next)
+        n += count_values(item, limit - n);
+    return n;
+}
+
 status json_schema_compile(json_grammar **out, const cJSON *schema, const char *name,
                            char param[CHAT_PARAM_SIZE], error *err) {
     schema_reader r = {.root = schema, .param = param, .err = err};
@@ -495,6 +503,10 @@ status json_schema_compile(json_grammar **out, const cJSON *schema, const char *
         uint32_t any = json_grammar_any(r.grammar);
         entry = json_grammar_map(r.grammar, any, 0, JSON_UNBOUNDED, JSON_RETURN);
     } else {
+        if (count_values(schema, MAX_VALUES) >= MAX_VALUES) {
+            rc = schema_refuse(&r, &root, NULL, "is too large: it has more than 10000 values");
+            goto fail;
+        }
         rc = schema_build(&r, schema, &root, JSON_RETURN, &entry);
         if (rc == STATUS_OK) rc = build_pending(&r);
         if (rc != STATUS_OK) goto fail;

@@ -6,7 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 32, MAX_BRANCHES = 64, MAX_DECIMALS = 6, MORE_DECIMALS = 4 };
+enum {
+    MAX_DEPTH = 32,
+    MAX_BRANCHES = 32,
+    MAX_LOOKS = 1000,
+    MAX_PAIRS = 4096,
+    MAX_DECIMALS = 6,
+    MORE_DECIMALS = 4
+};
 static const double MAX_INTEGER = 9007199254740991.0, MAX_FRACTION = 1e9;
 
 /* --- types --- */
@@ -114,9 +121,10 @@ static const cJSON *follow(const schema_reader *r, const cJSON *schema) {
     return NULL;
 }
 
-static uint32_t possible_kinds(const schema_reader *r, const cJSON *schema, int depth) {
+/* n_looks: schemas that may still be looked into; what is left unseen may be anything. */
+static uint32_t possible_kinds(const schema_reader *r, const cJSON *schema, int *n_looks) {
     schema = follow(r, schema);
-    if (!cJSON_IsObject(schema) || depth == 0) return SCHEMA_ANY;
+    if (!cJSON_IsObject(schema) || --*n_looks < 0) return SCHEMA_ANY;
     const cJSON *value = schema_get(schema, "const"), *list = schema_get(schema, "enum");
     if (value != NULL) return schema_kind_of(value);
     bool values = cJSON_IsArray(list);
@@ -126,8 +134,9 @@ static uint32_t possible_kinds(const schema_reader *r, const cJSON *schema, int 
         return schema_get(schema, "type") != NULL ? read_kinds(schema) : (uint32_t)SCHEMA_ANY;
     }
     uint32_t kinds = 0;
-    for (const cJSON *item = list->child; item != NULL; item = item->next)
-        kinds |= values ? schema_kind_of(item) : possible_kinds(r, item, depth - 1);
+    for (const cJSON *item = list->child; item != NULL && kinds != SCHEMA_ANY;
+         item = item->next)
+        kinds |= values ? schema_kind_of(item) : possible_kinds(r, item, n_looks);
     return kinds;
 }
 
@@ -146,6 +155,9 @@ static bool values_differ(const cJSON *a, const cJSON *b) {
     bool lists_b = schema_get(b, "const") != NULL || cJSON_IsArray(schema_get(b, "enum"));
     if (!lists_b || (one == NULL && !cJSON_IsArray(list))) return false;
     if (one != NULL) return !has_value(b, one);
+    if ((int64_t)cJSON_GetArraySize(list) * cJSON_GetArraySize(schema_get(b, "enum")) >
+        MAX_PAIRS)
+        return false;
     for (const cJSON *item = list->child; item != NULL; item = item->next) {
         if (has_value(b, item)) return false;
     }
@@ -175,7 +187,8 @@ static bool tags_differ(const schema_reader *r, const cJSON *a, const cJSON *b) 
 }
 
 static bool pair_differs(const schema_reader *r, const cJSON *a, const cJSON *b) {
-    uint32_t one = possible_kinds(r, a, MAX_DEPTH), other = possible_kinds(r, b, MAX_DEPTH);
+    int looks_a = MAX_LOOKS, looks_b = MAX_LOOKS;
+    uint32_t one = possible_kinds(r, a, &looks_a), other = possible_kinds(r, b, &looks_b);
     uint32_t shared = one & other;
     if (shared == 0) return true;
     a = follow(r, a);
