@@ -143,18 +143,20 @@ static status add_messages(void *answer, const wire_tokens *tokens, json_text *o
 /* ------------------------------------------------------------ the end */
 
 static void add_reason(const messages *m, json_text *out) {
-    const cJSON *stop =
-        m->blocks.stop == 0 ? NULL : cJSON_GetArrayItem(m->stops, (int)m->blocks.stop - 1);
+    const char *stop =
+        m->blocks.stop == 0
+            ? NULL
+            : cJSON_GetStringValue(cJSON_GetArrayItem(m->stops, (int)m->blocks.stop - 1));
     const char *reason = "end_turn";
     if (m->blocks.finish == WIRE_FINISH_LENGTH)
         reason = "max_tokens";
     else if (m->blocks.finish == WIRE_FINISH_TOOL_CALLS)
         reason = "tool_use";
-    else if (cJSON_IsString(stop))
+    else if (stop != NULL)
         reason = "stop_sequence";
     json_text_format(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", reason);
-    if (cJSON_IsString(stop))
-        add_text(out, stop->valuestring, strlen(stop->valuestring));
+    if (stop != NULL)
+        add_text(out, stop, strlen(stop));
     else
         ADD_LITERAL(out, "null");
 }
@@ -273,7 +275,7 @@ static void finish_count(void *answer, const wire_done *done, const token_stream
     if (json_parse(&result, done->result.bytes, done->result.length, "result", NULL) ==
         STATUS_OK)
         n = cJSON_GetObjectItemCaseSensitive(result, "tokens");
-    if (cJSON_IsNumber(n))
+    if (n != NULL && cJSON_IsNumber(n))
         json_text_format(out, "{\"input_tokens\":%.0f}", n->valuedouble);
     else
         out->failed = true;

@@ -159,7 +159,7 @@ static void add_usage(const wire_done *done, json_text *out) {
         "\"total_tokens\":%llu}",
         (unsigned long long)done->prompt_tokens, (unsigned long long)done->cached_tokens,
         (unsigned long long)done->completion_tokens, (unsigned long long)done->reasoning_tokens,
-        (unsigned long long)(done->prompt_tokens + done->completion_tokens));
+        (unsigned long long)done->prompt_tokens + (unsigned long long)done->completion_tokens);
 }
 
 static void add_failure(const answer_failure *f, json_text *out) {

@@ -251,7 +251,6 @@ static void note_first(chat *t) {
 
 void api_chat_tick(coordinator *c, uint64_t now_ms) {
     chat *next;
-    api_chat_reap(c);
     for (chat *t = c->chats; t != NULL; t = next) {
         next = t->next;
         if (!t->streaming || !is_quiet(t) || now_ms < t->next_comment_ms) continue;

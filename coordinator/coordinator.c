@@ -432,6 +432,7 @@ static void tick(coordinator *c) {
     uint64_t now_ms = now_ns / 1000000u;
     node_table_tick(&c->nodes, now_ms);
     request_tick(c, now_ns);
+    api_chat_reap(c);
     api_chat_tick(c, now_ms);
     http_server_tick(c->http, now_ms);
     pet_watchdog(c, now_ms);

@@ -81,6 +81,27 @@ await test('a tool\'s result is read back', async () => {
             { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'toolu_1', content: [{ type: 'text', text: '1769' }] }, { type: 'text', text: 'So?' }] }] });
     assert.equal(m.type, 'message');
 });
+await test('a round trip with a tool, whole and streamed', async () => {
+    const tools = [{ name: 'get_weather', description: 'Current weather of a city.', input_schema: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] } }];
+    const messages = [{ role: 'user', content: 'What is the weather in Madrid?' }];
+    const m = await client.messages.create({ ...base, tools, messages });
+    assert.equal(m.stop_reason, 'tool_use', JSON.stringify(m.content));
+    const call = m.content.at(-1);
+    assert.equal(call.type, 'tool_use');
+    assert.equal(call.name, 'get_weather');
+    assert.deepEqual(call.input, { city: 'Madrid' });
+    const streamed = await client.messages.stream({ ...base, tools, messages }).finalMessage();
+    assert.equal(streamed.stop_reason, 'tool_use');
+    assert.deepEqual(streamed.content.at(-1).input, { city: 'Madrid' });
+    for (const choice of [{ type: 'any' }, { type: 'tool', name: 'get_weather' }]) {
+        const forced = await client.messages.create({ ...base, tools, messages, tool_choice: choice });
+        assert.equal(forced.content.at(-1).type, 'tool_use');
+    }
+    messages.push({ role: 'assistant', content: m.content }, { role: 'user', content: [{ type: 'tool_result', tool_use_id: call.id, content: '{"temperature": 4, "sky": "windy"}' }] });
+    const answer = await client.messages.create({ ...base, tools, messages });
+    assert.equal(answer.stop_reason, 'end_turn');
+    assert.equal(textOf(answer), 'In Madrid it is windy with 4 degrees.');
+});
 await test('an output format gives text that fits its schema', async () => {
     const schema = { type: 'object', properties: { author: { type: 'string' } }, required: ['author'], additionalProperties: false };
     const m = await client.messages.create({ ...base, output_config: { format: { type: 'json_schema', schema } } });

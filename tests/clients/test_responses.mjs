@@ -77,6 +77,24 @@ await test('what the limit cuts is incomplete, whole and streamed', async () => 
     assert.equal(last.type, 'response.incomplete');
     assert.equal(last.response.output[0].content[0].text, r.output_text);
 });
+await test('a round trip with a tool, whole and streamed', async () => {
+    const tools = [{ type: 'function', name: 'get_weather', description: 'Current weather of a city.', strict: false, parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] } }];
+    const input = [{ role: 'user', content: 'What is the weather in Madrid?' }];
+    const r = await client.responses.create({ ...base, tools, input });
+    const call = r.output.at(-1);
+    assert.equal(call.type, 'function_call', JSON.stringify(r.output));
+    assert.equal(call.name, 'get_weather');
+    assert.deepEqual(JSON.parse(call.arguments), { city: 'Madrid' });
+    const streamed = await client.responses.stream({ ...base, tools, input }).finalResponse();
+    assert.equal(streamed.output.at(-1).arguments, call.arguments);
+    for (const tool_choice of ['required', { type: 'function', name: 'get_weather' }]) {
+        const forced = await client.responses.create({ ...base, tools, input, tool_choice });
+        assert.equal(forced.output.at(-1).type, 'function_call');
+    }
+    input.push(...r.output, { type: 'function_call_output', call_id: call.call_id, output: '{"temperature": 4, "sky": "windy"}' });
+    const answer = await client.responses.create({ ...base, tools, input });
+    assert.equal(answer.output_text, 'In Madrid it is windy with 4 degrees.');
+});
 await test('a text format gives text that fits its schema', async () => {
     const schema = { type: 'object', properties: { author: { type: 'string' } }, required: ['author'], additionalProperties: false };
     const r = await client.responses.create({ ...base, text: { format: { type: 'json_schema', name: 'rose', schema, strict: true } } });
