@@ -51,6 +51,12 @@ static void each_wrong_field_is_named_with_its_value(void **state) {
         {"{" M ",\"reasoning_effort\":\"low|high\"}", "reasoning_effort", "low|high"},
         {"{" M ",\"stream_options\":[]}", "stream_options", "[]"},
         {"{" M ",\"tool_choice\":\"required\"}", "tool_choice", "required"},
+        {"{" M ",\"tool_choice\":\"often\"}", "tool_choice", "none, auto, required"},
+        {"{" M ",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice",
+         "none, auto, required"},
+        {"{" M ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}",
+         "tool_choice", "possible with these tools"},
+        {"{" M ",\"parallel_tool_calls\":1}", "parallel_tool_calls", "1"},
         {"{" M ",\"response_format\":{\"type\":\"xml\"}}", "response_format.type", "xml"},
         {"{" M ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}",
          "response_format.json_schema.schema", "schema"},
@@ -143,6 +149,19 @@ static void assert_refuses(const char *more, const char *field) {
     assert_string_equal(param, field);
 }
 
+static void a_forced_call_is_the_worker_s_to_make(void **state) {
+    (void)state;
+#define TOOLS "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+    assert_forwards(TOOLS ",\"tool_choice\":\"required\"", "\"tool_choice\":\"required\"");
+    assert_forwards(TOOLS
+                    ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}",
+                    "\"function\":{\"name\":\"f\"}}");
+    assert_forwards(TOOLS ",\"parallel_tool_calls\":false", "\"parallel_tool_calls\":false");
+    assert_refuses(TOOLS
+                   ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}",
+                   "tool_choice");
+}
+
 static void thinking_is_switched_in_three_ways(void **state) {
     (void)state;
     static const char off[] = "\"chat_template_kwargs\":{\"enable_thinking\":false}";
@@ -183,6 +202,7 @@ int main(void) {
         cmocka_unit_test(known_fields_reach_the_worker_and_others_do_not),
         cmocka_unit_test(a_repeated_field_counts_once_and_is_checked),
         cmocka_unit_test(tool_choice_none_hides_the_tools),
+        cmocka_unit_test(a_forced_call_is_the_worker_s_to_make),
         cmocka_unit_test(thinking_is_switched_in_three_ways),
         cmocka_unit_test(budgets_are_checked_and_reach_the_worker),
         cmocka_unit_test(a_seed_of_64_bits_keeps_its_digits),

@@ -144,6 +144,78 @@ static void control_tokens_are_not_shown_but_counted(void **state) {
     release(&s);
 }
 
+/* Push the text's tokens; what came of calls is in *calls as name(arguments). */
+static void divide(generation *g, const char *text, bool cut, json_text *content,
+                   json_text *calls) {
+    token_list ids = {0};
+    error err = {0};
+    assert_int_equal(
+        tokenizer_encode(vocab, text, strlen(text), TOKENIZER_ADDED_ALL, &ids, &err),
+        STATUS_OK);
+    for (size_t i = 0; i < ids.length && !g->stopped; i++) {
+        generation_push(g, ids.ids[i]);
+        if (i + 1 == ids.length || g->stopped) generation_finish(g, cut);
+        json_text_add(content, g->content.bytes, g->content.length);
+        for (size_t k = 0; k < g->calls.n_pieces; k++) {
+            const tool_piece *p = &g->calls.pieces[k];
+            if (p->kind == TOOL_TEXT) continue;
+            json_text_add(calls, g->calls.out.bytes + p->at, p->length);
+            if (p->kind == TOOL_BEGIN) json_text_add(calls, "(", 1);
+        }
+        assert_int_equal(g->calls.open, g->channel == WIRE_TOOL_CALL && !g->stopped);
+    }
+    token_list_release(&ids);
+}
+
+static const char one_call[] =
+    "why\n</think>\n\nLet me "
+    "see.\n\n<tool_call>\n<function=f>\n<parameter=a>\nb\n</parameter>\n"
+    "</function>\n</tool_call>";
+
+static void calls_are_divided_from_text(void **state) {
+    (void)state;
+    for (int single = 0; single <= 1; single++) {
+        cJSON *tools = cJSON_Parse("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
+        generation g;
+        error err = {0};
+        json_text content = {0}, calls = {0};
+        assert_int_equal(generation_init(&g, vocab, true, true, NULL, 0, &err), STATUS_OK);
+        generation_divide(&g, tools, single);
+        divide(&g, one_call, false, &content, &calls);
+        assert_text(&content, "Let me see.");
+        assert_text(&calls, "f({\"a\":\"b\"}");
+        assert_int_equal(g.calls.n_calls, 1);
+        assert_false(g.calls.cut);
+        assert_int_equal(g.stopped, single);
+        generation_release(&g);
+        json_text_release(&content);
+        json_text_release(&calls);
+        cJSON_Delete(tools);
+    }
+}
+
+static void a_stop_string_in_a_call_leaves_it_incomplete(void **state) {
+    (void)state;
+    cJSON *tools = cJSON_Parse("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
+    const stop_string stop = {"</param", 7};
+    generation g;
+    error err = {0};
+    assert_int_equal(generation_init(&g, vocab, true, true, &stop, 1, &err), STATUS_OK);
+    generation_divide(&g, tools, false);
+    token_list ids = {0};
+    assert_int_equal(
+        tokenizer_encode(vocab, one_call, strlen(one_call), TOKENIZER_ADDED_ALL, &ids, &err),
+        STATUS_OK);
+    for (size_t i = 0; i < ids.length && !g.stopped; i++)
+        generation_push(&g, ids.ids[i]);
+    generation_finish(&g, false);
+    assert_true(g.stopped && g.calls.cut && g.calls.open);
+    assert_int_equal(g.calls.n_calls, 0);
+    generation_release(&g);
+    token_list_release(&ids);
+    cJSON_Delete(tools);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reasoning_and_answer_go_their_ways),
@@ -152,6 +224,8 @@ int main(void) {
         cmocka_unit_test(characters_come_whole_and_a_cut_one_is_replaced),
         cmocka_unit_test(stop_strings_apply_to_the_answer_alone),
         cmocka_unit_test(control_tokens_are_not_shown_but_counted),
+        cmocka_unit_test(calls_are_divided_from_text),
+        cmocka_unit_test(a_stop_string_in_a_call_leaves_it_incomplete),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }

@@ -236,6 +236,49 @@ static void a_list_of_too_many_is_refused(void **state) {
     json_text_release(&body);
 }
 
+static void a_forced_tool_is_named_where_it_is_certain(void **state) {
+    (void)state;
+#define F "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
+#define G "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}"
+    static const struct {
+        const char *more, *forced;
+        bool single;
+    } cases[] = {
+        {"\"tools\":[" F "]", NULL, false},
+        {"\"tools\":[" F "],\"tool_choice\":\"auto\",\"parallel_tool_calls\":false", NULL,
+         true},
+        {"\"tools\":[" F "],\"tool_choice\":\"required\"", "f", false},
+        {"\"tools\":[" F "," G "],\"tool_choice\":\"required\"", "", false},
+        {"\"tools\":[" F "," G "],\"tool_choice\":" G, "g", true},
+    };
+    const sampler_params defaults = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char body[600], param[CHAT_PARAM_SIZE];
+        job j;
+        error err = {0};
+        (void)snprintf(body, sizeof body,
+                       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],%s}",
+                       cases[i].more);
+        if (job_parse(&j, WIRE_CHAT, body, strlen(body), 100, &defaults, param, &err) !=
+            STATUS_OK) {
+            fail_msg("%s: %s", body, err.text);
+        }
+        assert_non_null(j.tools);
+        assert_int_equal(j.forced_tool == NULL, cases[i].forced == NULL);
+        if (cases[i].forced != NULL) assert_string_equal(j.forced_tool, cases[i].forced);
+        assert_int_equal(j.single_call, cases[i].single);
+        job_release(&j);
+    }
+    assert_refused(WIRE_CHAT,
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[" F
+                   "],\"tool_choice\":" G "}",
+                   "tool_choice");
+    assert_refused(
+        WIRE_CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":\"required\"}",
+        "tool_choice");
+}
+
 static void wrong_inputs_are_refused_by_name(void **state) {
     (void)state;
     assert_refused(WIRE_CHAT, "", "");
@@ -280,6 +323,7 @@ int main(void) {
         cmocka_unit_test(a_completion_takes_text_or_ids),
         cmocka_unit_test(wrong_fields_are_refused_by_name),
         cmocka_unit_test(a_list_of_too_many_is_refused),
+        cmocka_unit_test(a_forced_tool_is_named_where_it_is_certain),
         cmocka_unit_test(wrong_inputs_are_refused_by_name),
         cmocka_unit_test(the_files_sampling_keys_are_the_defaults),
     };
