@@ -142,7 +142,8 @@ static void multiply_few(backend_cuda *b, const cuda_product *list, size_t n, co
     for (size_t i = 0; i < n; i++)
         args.segments[i] = segment_of(&list[i]);
     cuda_shape shape;
-    cuda_kernel kernel = matvec_choose(&args, (uint32_t)b->card.n_sms, &shape);
+    cuda_kernel kernel =
+        matvec_choose(&args, (uint32_t)b->card.n_sms, (uint32_t)b->card.major, &shape);
     cuda_launch(b, kernel, shape, &args);
 }
 

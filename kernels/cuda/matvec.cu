@@ -374,7 +374,12 @@ KERNEL(matvec_float, matvec_args, MATVEC_BLOCK) {
     }
 }
 
-KERNEL_FIT(matvec_1, matvec_args, MATVEC_BLOCK, 3) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define FIT_1 MATVEC_FIT_TURING
+#else
+#define FIT_1 MATVEC_FIT
+#endif
+KERNEL_FIT(matvec_1, matvec_args, MATVEC_BLOCK, FIT_1) {
     matvec_body<1, false>(a);
 }
 KERNEL_FIT(matvec_2, matvec_args, MATVEC_BLOCK, 2) {

@@ -11,7 +11,8 @@
  *         MATVEC_MAX_NORM.
  * Order   A token's result depends neither on the other tokens nor on the grid: every
  *         kernel of the q8 family sums in the same order.
- * Choice  matvec_choose() gives kernel and shape; n_sms is the multiprocessor count.
+ * Choice  matvec_choose() gives kernel and shape; n_sms is the multiprocessor count and major
+ *         the compute capability's.
  */
 #ifndef SILICEO_KERNELS_CUDA_MATVEC_H
 #define SILICEO_KERNELS_CUDA_MATVEC_H
@@ -76,7 +77,11 @@ static inline uint32_t matvec_tokens(const matvec_args *a) {
     return t;
 }
 
-static inline cuda_kernel matvec_choose(const matvec_args *a, uint32_t n_sms, cuda_shape *out) {
+/* Blocks of one token's kernel that fit a multiprocessor; Turing would have to spill for three. */
+enum { MATVEC_FIT = 3, MATVEC_FIT_TURING = 2 };
+
+static inline cuda_kernel matvec_choose(const matvec_args *a, uint32_t n_sms, uint32_t major,
+                                        cuda_shape *out) {
     uint32_t rows = 0, tokens = matvec_tokens(a);
     int common = 1, quantized = 0;
     for (uint32_t i = 0; i < a->n_segments; i++) {
@@ -98,7 +103,8 @@ static inline cuda_kernel matvec_choose(const matvec_args *a, uint32_t n_sms, cu
     if (kernel == CUDA_KERNEL_matvec_any || kernel == CUDA_KERNEL_matvec_f32) tokens = 1;
     /* As many blocks as can be resident (the kernels' launch bounds): one more would wait for
      * a whole walk over the rows. */
-    const uint32_t resident = tokens > 1 ? 2 : 3;
+    const uint32_t resident =
+        tokens > 1 ? 2 : (uint32_t)(major < 8 ? MATVEC_FIT_TURING : MATVEC_FIT);
     const uint32_t blocks = cuda_ceil_div(rows, MATVEC_BLOCK / 32), most = resident * n_sms;
     *out = cuda_shape_of(blocks < most ? blocks : most, cuda_ceil_div(a->n_tokens, tokens),
                          MATVEC_BLOCK);

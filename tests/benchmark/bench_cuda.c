@@ -274,7 +274,8 @@ static void time_matvec(const char *name, uint32_t n_cols, uint32_t n_tokens, co
         memcpy(args.segments, segments + (size_t)(k % copies) * n_parts,
                n_parts * sizeof *segments);
         cuda_shape shape;
-        const cuda_kernel kernel = matvec_choose(&args, (uint32_t)card.n_sms, &shape);
+        const cuda_kernel kernel =
+            matvec_choose(&args, (uint32_t)card.n_sms, (uint32_t)card.major, &shape);
         add_launch(kernel, shape, &args, sizeof args);
     }
     free(segments);

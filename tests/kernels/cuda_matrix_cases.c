@@ -36,7 +36,7 @@ static double matvec_case(uint32_t type, uint32_t n_cols, uint32_t n_tokens, boo
             expected[s][i] += (double)((float *)out[s]->host)[i];
     }
     cuda_shape shape;
-    const cuda_kernel kernel = matvec_choose(&args, 2, &shape);
+    const cuda_kernel kernel = matvec_choose(&args, 2, 7, &shape);
     gpu->launch(kernel, shape, &args, sizeof args);
     return worse(relative_l2(get(out[0]), expected[0], n_tokens * A),
                  relative_l2(get(out[1]), expected[1], n_tokens * B));
@@ -93,7 +93,7 @@ double case_matvec_company(const kernel_device *device) {
                                             .type = QUANT_Q4_K,
                                             .n_rows = ROWS};
         cuda_shape shape;
-        const cuda_kernel kernel = matvec_choose(&args, 1 + tokens, &shape);
+        const cuda_kernel kernel = matvec_choose(&args, 1 + tokens, 9, &shape);
         gpu->launch(kernel, shape, &args, sizeof args);
         get(out);
         if (tokens == 1) memcpy(first->host, out->host, first->bytes);
@@ -141,7 +141,7 @@ static double norm_inside(uint32_t type, uint32_t n_cols, uint32_t n_tokens) {
                              .type = type,
                              .n_rows = ROWS};
         cuda_shape shape;
-        const cuda_kernel kernel = matvec_choose(&args, 2, &shape);
+        const cuda_kernel kernel = matvec_choose(&args, 2, 7, &shape);
         gpu->launch(kernel, shape, &args, sizeof args);
         get(out[inside]);
     }
@@ -193,7 +193,7 @@ double case_split(const kernel_device *device) {
                              .type = s ? (uint32_t)CUDA_Q6_K_SPLIT : (uint32_t)QUANT_Q6_K,
                              .n_rows = ROWS};
         cuda_shape shape;
-        const cuda_kernel kernel = matvec_choose(&args, 2, &shape);
+        const cuda_kernel kernel = matvec_choose(&args, 2, 7, &shape);
         gpu->launch(kernel, shape, &args, sizeof args);
         get(out[s]);
     }
