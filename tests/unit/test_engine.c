@@ -369,6 +369,25 @@ static void a_broken_stream_goes_on_as_if_unbroken(void **state) {
                    13, true);
 }
 
+static void a_document_goes_on_where_another_node_left_it(void **state) {
+    static const char body[] = ROSE
+        ",\"max_tokens\":44,\"temperature\":0,\"response_format\":{\"type\":\"json_schema\","
+        "\"json_schema\":{\"schema\":{\"type\":\"array\",\"items\":{\"type\":\"string\","
+        "\"maxLength\":9},\"minItems\":3}}}}";
+    (void)state;
+    const size_t cuts[] = {1, 12, 20, 23, 28};
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++)
+        assert_resumes(body, cuts[i], false);
+    const run_answer *a = run_one(&shared, WIRE_CHAT, body);
+    cJSON *value = NULL;
+    error err = {0};
+    assert_int_equal(
+        json_parse(&value, a->choices[0].content, a->choices[0].n_content, "answer", &err),
+        STATUS_OK);
+    assert_in_range(cJSON_GetArraySize(value), 3, 40);
+    cJSON_Delete(value);
+}
+
 static void a_stream_that_was_over_only_needs_its_end(void **state) {
     (void)state;
     static run_answer whole;
@@ -685,6 +704,7 @@ int main(void) {
         cmocka_unit_test(each_choice_has_its_finish_and_usage_adds_them_up),
         cmocka_unit_test(a_stop_string_ends_the_content_and_is_not_shown),
         cmocka_unit_test(a_broken_stream_goes_on_as_if_unbroken),
+        cmocka_unit_test(a_document_goes_on_where_another_node_left_it),
         cmocka_unit_test(a_stream_that_was_over_only_needs_its_end),
         cmocka_unit_test(counting_and_tokenizing_answer_at_once),
         cmocka_unit_test(log_probabilities_are_those_of_the_tokens),

@@ -253,7 +253,7 @@ static uint32_t walk(answer_format *f, uint32_t max_close, uint64_t *bits) {
 static const uint64_t *find_set(answer_format *f, uint32_t n_left) {
     uint64_t likeness = json_automaton_likeness(f->automaton, f->state, f->trie->max_depth);
     token_set *set = &f->sets[likeness % N_SETS];
-    if (set->bits == NULL) set->bits = malloc(f->n_words * sizeof *set->bits);
+    if (set->bits == NULL) set->bits = calloc(f->n_words, sizeof *set->bits);
     memset(f->narrow, 0, f->n_words * sizeof *f->narrow);
     if (n_left == 0) return f->narrow;
     if (f->follows_plan) {

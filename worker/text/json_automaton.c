@@ -66,12 +66,12 @@ static void pools_release(pools *p) {
     free(p->states);
     free(p->stack_index);
     free(p->stacks);
-    memset(p, 0, sizeof *p);
+    *p = (pools){0};
 }
 
 /* Untouched pages of it cost nothing. */
 static bool pools_init(pools *p) {
-    memset(p, 0, sizeof *p);
+    *p = (pools){0};
     p->stacks = calloc(MAX_STACKS, sizeof *p->stacks);
     p->stack_index = calloc((size_t)2 * MAX_STACKS, sizeof *p->stack_index);
     p->states = calloc(MAX_STATES, sizeof *p->states);
