@@ -349,6 +349,16 @@ static void what_is_too_long_is_bounded(void **state) {
     json_text_add(&text, "<function=now>", 14);
     json_text_add(&text, "", 1);
     check(text.bytes, text.bytes);
+    json_text_clear(&text);
+    static const char value[] =
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\na</parameter>";
+    json_text_add(&text, value, strlen(value));
+    for (int i = 0; i < 300; i++)
+        json_text_add(&text, " ", 1);
+    json_text_add(&text, "</function>\n</tool_call>", 24);
+    h = run(text.bytes, text.length, 0, 1, false, true);
+    assert_memory_equal(h.all.bytes, "get_weather({\"city\":\"a</parameter>   ", 37);
+    json_text_release(&h.all);
     json_text_release(&text);
 }
 

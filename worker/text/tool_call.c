@@ -72,7 +72,7 @@ void tool_call_clear(tool_call *t) {
 /* --- what goes out --- */
 
 static tool_piece *add_piece(tool_call *t, tool_piece_kind kind) {
-    if (t->n_pieces == t->cap_pieces) {
+    if (t->pieces == NULL || t->n_pieces == t->cap_pieces) {
         size_t cap = t->cap_pieces == 0 ? 8 : 2 * t->cap_pieces;
         tool_piece *grown = realloc(t->pieces, cap * sizeof *grown);
         if (grown == NULL) return NULL;
