@@ -34,6 +34,7 @@ typedef enum node_gauge {
     GAUGE_SERVED,
     GAUGE_FAILED,
     GAUGE_TOTALS,
+    GAUGE_OLDEST,
     GAUGE_QUEUE_LIMIT,
     GAUGE_LEDGER_WAITING,
     GAUGE_LEDGER_ROWS,
@@ -72,6 +73,7 @@ static void open_node_gauges(coordinator *c) {
         {"siliceo_node_requests_finished_total", "requests that the node answered"},
         {"siliceo_node_requests_failed_total", "requests that failed on the node"},
         {"siliceo_requests", "requests now, by where they are"},
+        {"siliceo_oldest_request_seconds", "age of the oldest request under way"},
         {"siliceo_queue_limit", "requests that may wait for a node"},
         {"siliceo_ledger_rows_waiting", "rows of the ledger that its database has yet to take"},
         {"siliceo_ledger_rows_total", "rows of the ledger by what became of them"},
@@ -232,6 +234,8 @@ void api_metrics(coordinator *c, http_exchange *x) {
     metrics_family *totals = c->node_families[GAUGE_TOTALS];
     metric_set(metrics_child(totals, "where=\"node\""), c->n_running);
     metric_set(metrics_child(totals, "where=\"queue\""), (double)c->queue.n_waiting);
+    metric_set(metrics_child(c->node_families[GAUGE_OLDEST], ""),
+               request_oldest_s(c, clock_monotonic_ns()));
     metric_set(metrics_child(c->node_families[GAUGE_QUEUE_LIMIT], ""),
                (double)c->queue.max_waiting);
     set_ledger(c);

@@ -129,6 +129,9 @@ void request_on_error(struct coordinator *c, node *n, const wire_error *e);
 void request_node_lost(struct coordinator *c, node *n, bool only_unstarted, const char *why);
 /* Limits of time. */
 void request_tick(struct coordinator *c, uint64_t now_ns);
+/* Age of the oldest that somebody waits for, s; 0 without any.  It never exceeds
+ * limit.total_s by more than a tick. */
+double request_oldest_s(const struct coordinator *c, uint64_t now_ns);
 /* Fail everything at once: the end. */
 void request_fail_all(struct coordinator *c, const char *why);
 

@@ -35,14 +35,16 @@ static void count_tokens(coordinator *c, request *r, const wire_tokens *tokens) 
     metric_add(c->counters.completion_tokens, (double)tokens->n_ids);
 }
 
-/* What the node sent makes no sense: give the place back and try elsewhere. */
+/* What the node sent makes no sense: give the place back and try elsewhere.  A node is judged
+ * by the time at which it was heard: at a later one, when this process was stopped between,
+ * it might be down, and its requests would be taken from it while one of them is at hand. */
 static void mistrust(coordinator *c, request *r, const char *what) {
     request_failure failure;
     char message[400];
     (void)snprintf(message, sizeof message, "node %s: %s", r->node->name, what);
     failure_set(&failure, 502, "bad_node_reply", "", 0, message);
     request_send_cancel(c, r);
-    node_table_failure(&c->nodes, r->node, false, clock_monotonic_ms());
+    node_table_failure(&c->nodes, r->node, false, r->node->last_heard_ms);
     request_fail_over(c, r, &failure);
 }
 
@@ -99,7 +101,7 @@ void request_on_done(coordinator *c, node *n, const wire_done *done) {
     account_done(c, r, n, done);
     count_done(c, r, done);
     learning_done(r, done, clock_monotonic_ns());
-    node_table_success(&c->nodes, n, clock_monotonic_ms());
+    node_table_success(&c->nodes, n, n->last_heard_ms);
     log_info(
         "request-done", "request=%s node=%s prompt=%llu cached=%llu completion=%llu ms=%.1f",
         r->request_id, n->name, (unsigned long long)done->prompt_tokens,
@@ -147,12 +149,12 @@ void request_on_error(coordinator *c, node *n, const wire_error *e) {
         request_fail(c, r, &failure);
         return;
     }
-    bool busy = strcmp(failure.code, "busy") == 0;
+    bool busy = r->state == REQUEST_SENT && strcmp(failure.code, "busy") == 0;
     if (busy) {
         /* More was sent than it now has room for; its next beat says how much. */
         n->credit = n->in_flight - 1;
     } else if (failure.http_status >= 500) {
-        node_table_failure(&c->nodes, n, false, clock_monotonic_ms());
+        node_table_failure(&c->nodes, n, false, n->last_heard_ms);
     }
     if (busy) {
         request_detach(c, r);

@@ -2,7 +2,6 @@
 #include "coordinator/request_parts.h"
 
 #include "common/clock.h"
-#include "common/log.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dispatch.h"
 #include "coordinator/forecast.h"
@@ -22,19 +21,23 @@ static double first_token_limit_s(const coordinator *c, request *r) {
     return c->options->limit_first_token_s + 3 * prefill_s;
 }
 
-static void time_out(coordinator *c, request *r, const char *code, const char *message,
-                     bool node_is_to_blame) {
+static void time_out(coordinator *c, request *r, const char *code, const char *message) {
     request_failure failure;
     failure_set(&failure, 504, code, "", 0, message);
-    if (r->node != NULL) {
-        request_send_cancel(c, r);
-        if (node_is_to_blame)
-            node_table_failure(&c->nodes, r->node, true, clock_monotonic_ms());
-    }
-    if (node_is_to_blame)
-        request_fail_over(c, r, &failure);
-    else
-        request_fail(c, r, &failure);
+    if (r->node != NULL) request_send_cancel(c, r);
+    request_fail(c, r, &failure);
+}
+
+/* The node is judged by the time of this tick, as it was just before: at a later one it might
+ * be down, and all its requests would be taken from it, this one too, in the midst of a walk
+ * over them. */
+static void blame_node(coordinator *c, request *r, const char *code, const char *message,
+                       uint64_t now_ns) {
+    request_failure failure;
+    failure_set(&failure, 504, code, "", 0, message);
+    request_send_cancel(c, r);
+    node_table_failure(&c->nodes, r->node, true, now_ns / 1000000u);
+    request_fail_over(c, r, &failure);
 }
 
 static void tick_placed(coordinator *c, request *r, uint64_t now_ns) {
@@ -42,15 +45,15 @@ static void tick_placed(coordinator *c, request *r, uint64_t now_ns) {
     if (r->state == REQUEST_CANCELLING) {
         if (older(now_ns, r->cancelled_ns, o->limit_cancel_s)) request_forget(c, r);
     } else if (r->deadline_ns != 0 && now_ns >= r->deadline_ns) {
-        time_out(c, r, "deadline_exceeded", "the client's deadline has passed", false);
+        time_out(c, r, "deadline_exceeded", "the client's deadline has passed");
     } else if (older(now_ns, r->received_ns, o->limit_total_s)) {
-        time_out(c, r, "total_timeout", "the request took longer than limit.total_s", false);
+        time_out(c, r, "total_timeout", "the request took longer than limit.total_s");
     } else if (r->state == REQUEST_SENT &&
                older(now_ns, r->sent_ns, first_token_limit_s(c, r))) {
-        time_out(c, r, "first_token_timeout", "the node gave no first token in time", true);
+        blame_node(c, r, "first_token_timeout", "the node gave no first token in time", now_ns);
     } else if (r->state == REQUEST_RUNNING &&
                older(now_ns, r->last_token_ns, o->limit_between_tokens_s)) {
-        time_out(c, r, "token_timeout", "the node gave no further token in time", true);
+        blame_node(c, r, "token_timeout", "the node gave no further token in time", now_ns);
     } else if (!r->node->connected &&
                older(now_ns, r->node->disconnected_ms * 1000000u, o->node_reconnect_s)) {
         request_failure failure;
@@ -82,6 +85,8 @@ static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
         failure_set(&failure, 504, "deadline_exceeded", "", 0,
                     "the client's deadline passed before a node was free");
         request_fail(c, r, &failure);
+    } else if (older(now_ns, r->received_ns, c->options->limit_total_s)) {
+        time_out(c, r, "total_timeout", "the request took longer than limit.total_s");
     } else if (outlook != DISPATCH_POSSIBLE && outlook != DISPATCH_LOADING) {
         request_describe_outlook(c, r, DISPATCH_NO_NODE, &failure);
         request_fail(c, r, &failure);
@@ -93,18 +98,31 @@ static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
     }
 }
 
+/* Every request is looked at by its id, so that none lives beyond its limits whatever list it
+ * stands on. */
 void request_tick(coordinator *c, uint64_t now_ns) {
-    request *next;
-    for (node *n = c->nodes.first; n != NULL; n = n->next) {
+    for (node *n = c->nodes.first; n != NULL; n = n->next)
         tick_drained(c, n, now_ns);
-        for (request *r = n->requests; r != NULL; r = next) {
-            next = r->node_next;
-            tick_placed(c, r, now_ns);
+    for (size_t i = 0; i < REQUEST_BUCKETS; i++) {
+        request *next;
+        for (request *r = c->buckets[i]; r != NULL; r = next) {
+            next = r->hash_next;
+            if (r->node != NULL)
+                tick_placed(c, r, now_ns);
+            else
+                tick_queued(c, r, now_ns);
         }
     }
-    for (request *r = admission_first(&c->queue); r != NULL; r = next) {
-        next = admission_next(&c->queue, r);
-        tick_queued(c, r, now_ns);
-    }
     if (c->queue.n_waiting > 0) c->dispatch_due = true;
+}
+
+double request_oldest_s(const coordinator *c, uint64_t now_ns) {
+    uint64_t oldest_ns = now_ns;
+    for (size_t i = 0; i < REQUEST_BUCKETS; i++) {
+        for (const request *r = c->buckets[i]; r != NULL; r = r->hash_next) {
+            if (r->state != REQUEST_CANCELLING && r->received_ns < oldest_ns)
+                oldest_ns = r->received_ns;
+        }
+    }
+    return (double)(now_ns - oldest_ns) * 1e-9;
 }
