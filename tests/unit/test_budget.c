@@ -196,7 +196,7 @@ static void what_is_cut_must_answer_before_it_ends_or_thinks_again(void **state)
 
 /* A chat of n words, and of how many tokens. */
 static uint64_t long_body(int n, char *out, size_t cap) {
-    static char words[2 * 2100];
+    static char words[2 * 2100 + 1];
     for (int i = 0; i < n; i++)
         memcpy(words + 2 * (size_t)i, "a ", 3);
     (void)snprintf(out, cap,
