@@ -9,7 +9,7 @@
 #include <zmq.h>
 
 enum {
-    QUEUE_MESSAGES = 4096, /* a peer and direction; credit keeps it far from full */
+    QUEUE_MESSAGES = 4096, /* to a peer; credit keeps it far from full */
     LINGER_MS = 200        /* last CANCELs at the end */
 };
 
@@ -38,7 +38,9 @@ static status set_options(worker_link *link, error *err) {
         {ZMQ_HEARTBEAT_IVL, link->params.heartbeat_ms, "HEARTBEAT_IVL"},
         {ZMQ_HEARTBEAT_TIMEOUT, link->params.heartbeat_timeout_ms, "HEARTBEAT_TIMEOUT"},
         {ZMQ_SNDHWM, QUEUE_MESSAGES, "SNDHWM"},
-        {ZMQ_RCVHWM, QUEUE_MESSAGES, "RCVHWM"},
+        /* No bound: ZeroMQ 4.3 aborts the process when the peer of a full queue goes away and a
+         * heartbeat is due after that.  Credit bounds what nodes have to say. */
+        {ZMQ_RCVHWM, 0, "RCVHWM"},
         {ZMQ_LINGER, LINGER_MS, "LINGER"},
     };
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
