@@ -7,7 +7,8 @@
  *
  * A token's text is <NS>, the monotonic time of its sending, so that both ends must be on
  * one machine.  `serve` reads max_tokens and rate from the request and streams the same
- * way; a request with "stream":false is answered at once.  Prints one JSON object.
+ * way; a request with "stream":false is answered at once.  Prints one JSON object: tokens_lost
+ * are all that did not come, tokens_lost_silently those of streams that ended with [DONE].
  * One thread, one epoll.
  */
 #include "common/clock.h"
@@ -36,6 +37,9 @@ typedef struct connection {
     uint64_t asked_ns, last_sent_ns, last_seen_ns, next_ns;
     unsigned n_tokens, wanted;
     bool waiting, done;
+    /* Of a stream: where in its reply it is, and what is left of that. */
+    enum { IN_HEAD, IN_SIZE, IN_CHUNK } part;
+    size_t left;
 } connection;
 
 static connection *connections[MAX_CONNECTIONS];
@@ -151,6 +155,40 @@ static void take_tokens(connection *c) {
     c->n_in = left;
 }
 
+/* The content of a stream without its head and the framing of its chunks, which may stand in the
+ * midst of a token.  left counts the line breaks of the head, a chunk's size, or its bytes with
+ * the line break behind them. */
+static void take_body(connection *c, const char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        char b = bytes[i];
+        if (c->part == IN_HEAD) {
+            if (b != '\r') c->left = b == '\n' ? c->left + 1 : 0;
+            if (c->left < 2) continue;
+            c->part = IN_SIZE;
+            c->left = 0;
+        } else if (c->part == IN_SIZE) {
+            if (b == '\n' && c->left > 0) {
+                c->part = IN_CHUNK;
+                c->left += 2;
+            } else if (b > ' ') {
+                c->left = c->left * 16 + (size_t)(b <= '9' ? b - '0' : (b | 32) - 'a' + 10);
+            }
+        } else {
+            if (c->left > 2 && c->n_in < TEXT) c->in[c->n_in++] = b;
+            if (--c->left == 0) c->part = IN_SIZE;
+        }
+    }
+}
+
+/* Room for what half a line leaves and what comes at once. */
+static bool receive_stream(connection *c) {
+    char bytes[TEXT / 2];
+    ssize_t n = recv(c->fd, bytes, sizeof bytes, 0);
+    if (n <= 0) return n < 0 && errno == EAGAIN;
+    take_body(c, bytes, (size_t)n);
+    return true;
+}
+
 /* False: the other side is gone. */
 static bool receive(connection *c) {
     ssize_t n = recv(c->fd, c->in + c->n_in, TEXT - c->n_in, 0);
@@ -171,7 +209,8 @@ static void streams(const char *address, int n, int rate, int seconds) {
     unsigned wanted = (unsigned)(rate * seconds);
     open_connections(address, n);
     uint64_t begin = clock_monotonic_ms(), limit = begin + (uint64_t)seconds * 2000 + 20000;
-    int asked = 0, over = 0;
+    int asked = 0, over = 0, whole = 0;
+    long silent = 0; /* of streams that say they are whole */
     while (over < n && clock_monotonic_ms() < limit) {
         /* They begin over a second, as people do not all press a key at once. */
         while (asked < n &&
@@ -180,8 +219,10 @@ static void streams(const char *address, int n, int rate, int seconds) {
         int k = epoll_wait(epoll_fd, events, MAX_EVENTS, asked < n ? 1 : 100);
         for (int i = 0; i < k; i++) {
             connection *c = events[i].data.ptr;
-            bool alive = receive(c);
+            bool alive = receive_stream(c);
             take_tokens(c);
+            whole += c->done;
+            if (c->done) silent += (long)wanted - (long)c->n_tokens;
             if (!alive || c->done) {
                 leave(c);
                 over++;
@@ -191,9 +232,10 @@ static void streams(const char *address, int n, int rate, int seconds) {
     unsigned long tokens = 0;
     for (int i = 0; i < n; i++)
         tokens += connections[i]->n_tokens;
-    (void)printf("{\"streams\":%d,\"tokens\":%lu,\"tokens_lost\":%ld,\"token_p50_ms\":%.3f,"
+    (void)printf("{\"streams\":%d,\"whole\":%d,\"tokens\":%lu,\"tokens_lost\":%ld,"
+                 "\"tokens_lost_silently\":%ld,\"token_p50_ms\":%.3f,"
                  "\"token_p99_ms\":%.3f,\"added_gap_p99_ms\":%.3f}\n",
-                 n, tokens, (long)n * (long)wanted - (long)tokens,
+                 n, whole, tokens, (long)n * (long)wanted - (long)tokens, silent,
                  quantile(latency_us, n_latency, 0.5) / 1000,
                  quantile(latency_us, n_latency, 0.99) / 1000,
                  quantile(gap_us, n_gap, 0.99) / 1000);
