@@ -6,8 +6,9 @@
 # NAME is a program in BUILD/tests (unit/test_wire), a fuzz target whose corpus is
 # replayed (fuzz/fuzz_wire) or a script in tests (fleet/test_x.sh, clients/test_x.mjs).
 # Logs go to BUILD/test-logs; those of failed ones are shown.  What a script could not
-# test on this machine it names in lines 'skipped ...'; they are shown and counted.  The last
-# line is 'N passed, N failed'; the exit code is 1 when anything failed.
+# test on this machine it names in lines 'skipped ...'; they are shown and counted.  A test
+# that mostly waits (BESIDE) runs beside the others and is told at the end.  The last line is
+# 'N passed, N failed'; the exit code is 1 when anything failed.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=$1
@@ -32,27 +33,45 @@ count() { # LOG RC: sets p and f
     if [ "$2" -eq 0 ] && [ "$p" -eq 0 ] && [ "$f" -eq 0 ] && [ "$k" -eq 0 ]; then p=1; fi
 }
 
-for name in "$@"; do
-    log=$logs/$(echo "$name" | tr '/' '-').log
+# Runs one and tells; adds to passed, failed and skipped.
+run() { # NAME
+    log=$logs/$(echo "$1" | tr '/' '-').log
     start=$(date +%s%N)
-    case $name in
-        *.sh) timeout "$limit" sh "tests/$name" >"$log" 2>&1 ;;
-        *.mjs) timeout "$limit" node "tests/$name" >"$log" 2>&1 ;;
-        fuzz/*) timeout "$limit" "$build/tests/$name" "tests/fuzz/corpus/${name#fuzz/fuzz_}" >"$log" 2>&1 ;;
-        *) timeout "$limit" "$build/tests/$name" >"$log" 2>&1 ;;
+    case $1 in
+        *.sh) timeout "$limit" sh "tests/$1" >"$log" 2>&1 ;;
+        *.mjs) timeout "$limit" node "tests/$1" >"$log" 2>&1 ;;
+        fuzz/*) timeout "$limit" "$build/tests/$1" "tests/fuzz/corpus/${1#fuzz/fuzz_}" >"$log" 2>&1 ;;
+        *) timeout "$limit" "$build/tests/$1" >"$log" 2>&1 ;;
     esac
     rc=$?
     count "$log" "$rc"
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + k))
     ms=$((($(date +%s%N) - start) / 1000000))
     if [ "$rc" -eq 0 ]; then
-        printf 'ok      %-44s %4d passed  %6d.%03d s\n' "$name" "$p" $((ms / 1000)) $((ms % 1000))
+        printf 'ok      %-44s %4d passed  %6d.%03d s\n' "$1" "$p" $((ms / 1000)) $((ms % 1000))
         [ "$k" -eq 0 ] || grep '^skipped ' "$log"
     else
-        printf 'FAILED  %-44s %4d passed, %d failed, exit %d; %s\n' "$name" "$p" "$f" "$rc" "$log"
+        printf 'FAILED  %-44s %4d passed, %d failed, exit %d; %s\n' "$1" "$p" "$f" "$rc" "$log"
         grep -vE '^\[ RUN|^\[       OK' "$log" | tail -n 25 | sed 's/^/        | /'
     fi
+}
+
+BESIDE=fleet/test_chaos.mjs
+beside=
+for name in "$@"; do
+    [ "$name" = "$BESIDE" ] && [ $# -gt 1 ] || continue
+    { run "$name"; echo "$passed $failed $skipped" >"$logs/beside.count"; } >"$logs/beside.text" &
+    beside=$!
 done
+for name in "$@"; do
+    [ "$name" = "$BESIDE" ] && [ -n "$beside" ] || run "$name"
+done
+if [ -n "$beside" ]; then
+    wait "$beside"
+    cat "$logs/beside.text"
+    read -r p f k <"$logs/beside.count"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + k))
+fi
 [ "$skipped" -eq 0 ] || echo "$skipped skipped, named above"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
