@@ -6,9 +6,10 @@
 # NAME is a program in BUILD/tests (unit/test_wire), a fuzz target whose corpus is
 # replayed (fuzz/fuzz_wire) or a script in tests (fleet/test_x.sh, clients/test_x.mjs).
 # Logs go to BUILD/test-logs; those of failed ones are shown.  What a script could not
-# test on this machine it names in lines 'skipped ...'; they are shown and counted.  A test
-# that mostly waits (BESIDE) runs beside the others and is told at the end.  The last line is
-# 'N passed, N failed'; the exit code is 1 when anything failed.
+# test on this machine it names in lines 'skipped ...'; they are shown and counted.  Three
+# lanes run side by side: the chaos test, what starts fleets and mostly waits, and the rest,
+# which computes and so steps back for them.  The last line is 'N passed, N failed'; the exit
+# code is 1 when anything failed.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=$1
@@ -34,14 +35,14 @@ count() { # LOG RC: sets p and f
 }
 
 # Runs one and tells; adds to passed, failed and skipped.
-run() { # NAME
+run() { # NAME PRIORITY
     log=$logs/$(echo "$1" | tr '/' '-').log
     start=$(date +%s%N)
     case $1 in
-        *.sh) timeout "$limit" sh "tests/$1" >"$log" 2>&1 ;;
-        *.mjs) timeout "$limit" node "tests/$1" >"$log" 2>&1 ;;
-        fuzz/*) timeout "$limit" "$build/tests/$1" "tests/fuzz/corpus/${1#fuzz/fuzz_}" >"$log" 2>&1 ;;
-        *) timeout "$limit" "$build/tests/$1" >"$log" 2>&1 ;;
+        *.sh) nice -n "$2" timeout "$limit" sh "tests/$1" >"$log" 2>&1 ;;
+        *.mjs) nice -n "$2" timeout "$limit" node "tests/$1" >"$log" 2>&1 ;;
+        fuzz/*) nice -n "$2" timeout "$limit" "$build/tests/$1" "tests/fuzz/corpus/${1#fuzz/fuzz_}" >"$log" 2>&1 ;;
+        *) nice -n "$2" timeout "$limit" "$build/tests/$1" >"$log" 2>&1 ;;
     esac
     rc=$?
     count "$log" "$rc"
@@ -56,22 +57,31 @@ run() { # NAME
     fi
 }
 
-BESIDE=fleet/test_chaos.mjs
-beside=
-for name in "$@"; do
-    [ "$name" = "$BESIDE" ] && [ $# -gt 1 ] || continue
-    { run "$name"; echo "$passed $failed $skipped" >"$logs/beside.count"; } >"$logs/beside.text" &
-    beside=$!
+lane_of() {
+    case $1 in fleet/test_chaos.mjs) echo 0 ;; fleet/* | browser/*) echo 1 ;; *) echo 2 ;; esac
+}
+
+# All of one lane, one after the other; its counts go to a file.
+lane() { # LANE NAME...
+    lane=$1 priority=0
+    shift
+    [ "$lane" -lt 2 ] || priority=5
+    for name in "$@"; do
+        [ "$(lane_of "$name")" != "$lane" ] || run "$name" "$priority"
+    done
+    echo "$passed $failed $skipped" >"$logs/lane-$lane.count"
+}
+
+rm -f "$logs"/lane-*.count
+for lane in 0 1 2; do
+    lane "$lane" "$@" &
 done
-for name in "$@"; do
-    [ "$name" = "$BESIDE" ] && [ -n "$beside" ] || run "$name"
-done
-if [ -n "$beside" ]; then
-    wait "$beside"
-    cat "$logs/beside.text"
-    read -r p f k <"$logs/beside.count"
+wait
+for lane in 0 1 2; do
+    p=0 f=1 k=0 # a lane that could not tell has failed
+    read -r p f k <"$logs/lane-$lane.count" || f=1
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + k))
-fi
+done
 [ "$skipped" -eq 0 ] || echo "$skipped skipped, named above"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
