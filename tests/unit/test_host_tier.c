@@ -198,9 +198,9 @@ static void a_demoted_record_goes_first_and_a_received_one_is_kept(void **state)
 
 /* A copy of the demo model in a folder of its own. */
 static void copy_demo(char path[64]) {
-    (void)snprintf(path, 64, "/tmp/host-tier-XXXXXX");
-    assert_non_null(mkdtemp(path));
-    strcat(path, "/m.gguf");
+    char folder[] = "/tmp/host-tier-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, 64, "%s/m.gguf", folder);
     char command[160];
     (void)snprintf(command, sizeof command, "cp %s %s", demo, path);
     assert_int_equal(system(command), 0);

@@ -26,17 +26,17 @@ typedef struct disk_tier disk_tier;
 
 /* One range of a file.  The caller's memory, untouched by it until the job is over. */
 typedef struct disk_job {
-    uint32_t shard;
     uint64_t offset; /* in the shard's file */
     size_t n_bytes;  /* at most the tier's max_bytes */
     /* What was read, on a loader thread; may refuse it.  Not called after a failed read. */
     status (*take)(const struct disk_job *job, const unsigned char *bytes, error *err);
     void *context;
-    uint32_t detail;    /* the caller's */
     unsigned char *out; /* the caller's */
-    bool failed;        /* set before the job is over */
     atomic_uint *left;  /* one less when the job is over; disk_tier_wait() waits for 0 */
     struct disk_job *next;
+    uint32_t shard;
+    uint32_t detail; /* the caller's */
+    bool failed;     /* set before the job is over */
 } disk_job;
 
 typedef struct disk_counts {

@@ -108,6 +108,7 @@ uint32_t plan_least_records(const model_config *config) {
 /* As many records as `left` holds; too few are refused. */
 static status plan_records(memory_plan *plan, const model_config *c, const plan_request *r,
                            uint64_t left, uint64_t record_bytes, plan_place place, error *err) {
+    CHECK(record_bytes > 0);
     uint64_t n = left / record_bytes, least = plan_least_records(c);
     if (n < least) {
         return error_set(err, STATUS_NO_MEMORY,
