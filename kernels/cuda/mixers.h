@@ -176,28 +176,26 @@ static inline cuda_shape attention_combine_shape(const attention_cuda_args *a) {
 /* 32 queries in shared memory, their weights for 32 positions, three vectors, 128 dimensions of 32 keys. */
 enum { ATTENTION_TILE_QUERIES = 32, ATTENTION_TILE_SHARED = 54144 };
 
-/* Grid x covers the tiles of all runs: 32 queries, rows times the heads of a KV head. */
-static inline cuda_shape attention_tile_shape(const attention_cuda_args *a) {
+/* Grid x covers the tiles of all runs: some queries each, rows times the heads of a KV head. */
+static inline cuda_shape attention_prompt_shape(const attention_cuda_args *a, uint32_t queries,
+                                                uint32_t shared_bytes) {
     const uint32_t group = a->base.n_heads / a->base.kv.n_kv_heads;
-    cuda_shape s =
-        cuda_shape_of(cuda_ceil_div(a->base.batch.n_rows, ATTENTION_TILE_QUERIES / group) +
-                          a->base.batch.n_runs - 1,
-                      a->base.kv.n_kv_heads, ATTENTION_BLOCK);
-    s.shared_bytes = ATTENTION_TILE_SHARED;
+    cuda_shape s = cuda_shape_of(cuda_ceil_div(a->base.batch.n_rows, queries / group) +
+                                     a->base.batch.n_runs - 1,
+                                 a->base.kv.n_kv_heads, ATTENTION_BLOCK);
+    s.shared_bytes = shared_bytes;
     return s;
+}
+
+static inline cuda_shape attention_tile_shape(const attention_cuda_args *a) {
+    return attention_prompt_shape(a, ATTENTION_TILE_QUERIES, ATTENTION_TILE_SHARED);
 }
 
 /* 64 queries; 32 keys and values as halves and what two warps tell each other of their scores. */
 enum { ATTENTION_HALF_QUERIES = 64, ATTENTION_HALF_SHARED = 50688 };
 
 static inline cuda_shape attention_half_shape(const attention_cuda_args *a) {
-    const uint32_t group = a->base.n_heads / a->base.kv.n_kv_heads;
-    cuda_shape s =
-        cuda_shape_of(cuda_ceil_div(a->base.batch.n_rows, ATTENTION_HALF_QUERIES / group) +
-                          a->base.batch.n_runs - 1,
-                      a->base.kv.n_kv_heads, ATTENTION_BLOCK);
-    s.shared_bytes = ATTENTION_HALF_SHARED;
-    return s;
+    return attention_prompt_shape(a, ATTENTION_HALF_QUERIES, ATTENTION_HALF_SHARED);
 }
 
 #endif

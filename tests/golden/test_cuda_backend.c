@@ -6,20 +6,11 @@
 #include "tests/golden/model_run.h"
 
 #include "kernels/vector_math.h"
+#include "tests/golden/cuda_double.h"
 #include "worker/backend.h"
 
 enum { N_IDS = 6 };
 static const int32_t ids[N_IDS] = {1, 2, 3, 17, 200, 45};
-
-static int choose_driver(void **state) {
-    (void)state;
-    if (getenv("SILICEO_TEST_BACKEND") != NULL) return 0;
-    const char *build = getenv("SILICEO_BUILD");
-    char path[512];
-    (void)snprintf(path, sizeof path, "%s/tests/libcuda_double.so",
-                   build != NULL ? build : "build");
-    return setenv("SILICEO_LIBCUDA", path, 1);
-}
 
 static model_params params_of(backend_kind kind, activation_type activations, uint32_t n_slots,
                               uint32_t inserts) {

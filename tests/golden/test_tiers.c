@@ -5,21 +5,12 @@
  */
 #include "tests/golden/model_run.h"
 
+#include "tests/golden/cuda_double.h"
 #include "worker/backend.h"
 
 enum { N_IDS = 6, LEAST_RECORDS = 48 }; /* a layer's 32 experts, and 16 on their way */
 static const int32_t ids[N_IDS] = {1, 2, 3, 17, 200, 45};
 static const char demo[] = "deploy/models/demo.gguf";
-
-static int choose_driver(void **state) {
-    (void)state;
-    if (getenv("SILICEO_TEST_BACKEND") != NULL) return 0;
-    const char *build = getenv("SILICEO_BUILD");
-    char path[512];
-    (void)snprintf(path, sizeof path, "%s/tests/libcuda_double.so",
-                   build != NULL ? build : "build");
-    return setenv("SILICEO_LIBCUDA", path, 1);
-}
 
 static model_params params_of(backend_kind kind, uint32_t n_slots, uint32_t host_records) {
     return (model_params){.backend = kind,
