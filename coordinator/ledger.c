@@ -307,9 +307,10 @@ void ledger_close(ledger *l) {
         if (lost > 0) log_error("ledger-rows-lost", "rows=%llu", (unsigned long long)lost);
     }
     ledger_store_close(l->store);
-    for (share *s; l->thread.started && (s = ring_pop(&l->orders)) != NULL;)
+    /* What nobody took; the rings of a half-built ledger are empty. */
+    for (share *s; (s = ring_pop(&l->orders)) != NULL;)
         share_free(s);
-    for (share *s; l->thread.started && (s = ring_pop(&l->news)) != NULL;)
+    for (share *s; (s = ring_pop(&l->news)) != NULL;)
         share_free(s);
     ring_release(&l->orders);
     ring_release(&l->news);
