@@ -59,8 +59,8 @@ void request_fail_over(coordinator *c, request *r, const request_failure *why) {
                                                   : replay_obstacle(&r->given);
     if (begun && obstacle == NULL && !has_place_elsewhere(c, r))
         obstacle = "no other node serves the same file";
-    bool resumes = begun && obstacle == NULL && !c->draining;
-    bool restarts = !resumes && r->replayable && !c->draining;
+    bool resumes = begun && obstacle == NULL;
+    bool restarts = !resumes && r->replayable;
     if (restarts && begun) {
         replay before = r->given; /* what nodes may have it depends on the record */
         memset(&r->given, 0, sizeof r->given);

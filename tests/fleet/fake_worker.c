@@ -311,6 +311,7 @@ static void send_token(fake *f, job *j) {
                              .n_ids = 1,
                              .text = text(word),
                              .prompt_tokens = j->n_prompt,
+                             .cached_tokens = j->cached,
                              .finish = j->sent + 1 == j->n_tokens ? WIRE_FINISH_LENGTH
                                                                   : WIRE_FINISH_NONE,
                              .draws = j->sent + 1};

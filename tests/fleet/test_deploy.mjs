@@ -20,7 +20,7 @@ const expressions = dashboard.panels.flatMap((p) => p.targets.map((t) => t.expr)
 const words = (expression) => expression.match(/\b(siliceo|process)_\w+/g) ?? [];
 
 await test('every metric that the dashboard and the alert rules name is there, with HELP and TYPE, by Prometheus conventions', async () => {
-    const rig = await Rig.open([], [['amber', '--decode', '500']]);
+    const rig = await Rig.open(['--ledger-url', `${temporaryFolder()}/ledger.db`], [['amber', '--decode', '500']]);
     assert.equal((await ask(rig.url, body({ max_tokens: 3 }))).status, 200);
     await rig.idle();
     const live = await (await fetch(rig.url + '/metrics')).text();

@@ -331,6 +331,40 @@ await test('a second signal ends at once, with an error event for what ran', asy
     assert.equal((await waiting).status, 503);
     for (const fake of rig.fakes) await stop(fake, 'SIGKILL');
 });
+await test('SIGTERM: a stream whose node is then lost goes on at another, before the first token and after it', async () => {
+    for (const at of [0, 5]) {
+        const rig = await Rig.open(['--limit-first-token-s', '0.4', '--limit-between-tokens-s', '0.4'],
+            [['mortal', '--decode', '100', ...(at === 0 ? ['--fault', 'hang'] : ['--fault', 'drop', '--fault-at', String(at)])], ['spare', '--decode', '50']]);
+        const running = ask(rig.url, body({ stream: true, max_tokens: 12 }));
+        await until(async () => (await rig.node('mortal')).running === 1, 'it runs');
+        rig.coordinator.child.kill('SIGTERM');
+        const list = events((await running).text);
+        assert.equal(content(list), Array.from({ length: 12 }, (_, i) => `t${i} `).join(''), JSON.stringify(list.at(-1)));
+        assert.equal(list.at(-1), '[DONE]');
+        assert.equal((await rig.coordinator.exited).code, 0);
+        for (const fake of rig.fakes) await stop(fake, 'SIGKILL');
+    }
+});
+await test('SIGTERM: what is not over within drain_s ends with an error event, and the exit code is 0', async () => {
+    const rig = await Rig.open(['--drain-s', '1', '--http-hold-headers-s', '0'], [['amber', '--slots', '1', '--decode', '20']]);
+    const running = ask(rig.url, body({ stream: true, max_tokens: 1000 }));
+    await until(async () => (await rig.metric('siliceo_completion_tokens_total')) > 0, 'a token');
+    const waiting = ask(rig.url, body({ stream: true })), whole = ask(rig.url, body());
+    await until(async () => (await rig.status()).requests.waiting === 2, 'two wait');
+    const at = Date.now();
+    rig.coordinator.child.kill('SIGTERM');
+    for (const reply of [running, waiting]) {
+        const list = events((await reply).text);
+        assert.ok(!list.includes('[DONE]'));
+        assert.equal(list.at(-1).error?.code, 'shutting_down', JSON.stringify(list.at(-1)));
+    }
+    assert.equal((await whole).json.error.code, 'shutting_down');
+    assert.ok(Date.now() - at >= 1000, 'not before its time');
+    assert.equal((await rig.coordinator.exited).code, 0);
+    assert.ok(Date.now() - at < 4000, `${Date.now() - at} ms`);
+    await until(() => rig.fakes[0].events.some((e) => e.event === 'cancel'), 'the node is told');
+    await stop(rig.fakes[0], 'SIGKILL');
+});
 await test('200 streams at once lose no token', async () => {
     const rig = await Rig.open([], [['amber', '--slots', '200', '--decode', '20']]);
     const wanted = Array.from({ length: 20 }, (_, i) => `t${i} `).join('');

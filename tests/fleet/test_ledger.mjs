@@ -19,7 +19,7 @@ const by = (url, what, name) => usage(url, '--by', what).find((l) => l[what] ===
 // The same promises hold for both databases.
 async function behaves(kind, url) {
     const rig = await Rig.open(['--ledger-url', url], [['amber', '--decode', '100', '--slots', '4'], ['mortal', '--model', 'mortal-model', '--fault', 'die', '--fault-at', '4'],
-        ['bad', '--model', 'bad-model', '--fault', 'bad']]);
+        ['bad', '--model', 'bad-model', '--fault', 'bad'], ['holder', '--model', 'cache-model', '--cache', 'yes', '--decode', '100']]);
     await test(`${kind}: a normal end is length with the prompt's and answer's tokens`, async () => {
         const r = await ask(rig.url, body({ max_tokens: 7 }));
         await until(() => by(url, 'ended', 'length')?.requests === 1, 'the row');
@@ -81,11 +81,22 @@ async function behaves(kind, url) {
         assert.equal(await rig.metric('siliceo_ledger_rows_total{end="written"}'), before + 200);
         assert.equal(await rig.metric('siliceo_ledger_rows_waiting'), 0);
     });
+    await test(`${kind}: of a cut stream it is known how much of the prompt was held already`, async () => {
+        const turn = (n) => body({ model: 'cache-model', messages: Array.from({ length: n }, (_, i) => ({ role: i % 2 ? 'assistant' : 'user', content: `turn ${i} `.repeat(50) })) });
+        await ask(rig.url, { ...turn(1), max_tokens: 1 });
+        const o = open(rig, { ...turn(3), stream: true, max_tokens: 1000 });
+        await until(() => o.text.includes('"t2 "'), 'token 2');
+        o.socket.destroy();
+        await rig.idle();
+        await until(() => by(url, 'node', 'holder')?.requests === 2, 'the rows');
+        const row = by(url, 'node', 'holder');
+        assert.ok(row.cached_tokens > 50 && row.cached_tokens < row.prompt_tokens, JSON.stringify(row));
+    });
     await test(`${kind}: the end of the coordinator loses no row`, async () => {
         await Promise.all(Array.from({ length: 50 }, () => ask(rig.url, body({ max_tokens: 1 }))));
         for (const fake of rig.fakes) await stop(fake, 'SIGKILL');
         assert.equal((await stop(rig.coordinator)).code, 0);
-        assert.equal(by(url, 'key', 'open').requests, 455);
+        assert.equal(by(url, 'key', 'open').requests, 457);
     });
 }
 
