@@ -16,7 +16,7 @@ libcurl4-openssl-dev libsystemd-dev libgnutls28-dev libpq-dev curl jq'
 test_packages='g++ libcmocka-dev clang clang-format-14|clang-format clang-tidy clang-tools cppcheck
 libclang-rt-dev nodejs npm ca-certificates git postgresql openssl python3 iproute2 nftables'
 # Tests that want these are skipped by name without them (Ubuntu's chromium is a snap).
-wanted_packages='chromium wrk python3-yaml'
+wanted_packages='chromium wrk'
 
 is_installed() {
     dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed

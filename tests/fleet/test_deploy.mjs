@@ -5,7 +5,7 @@ import { spawn } from 'node:child_process';
 import { copyFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { finish, program, root, skip, stop, temporaryFolder, test, until } from '../clients/fleet.mjs';
 import { ask, body, Rig } from './rig.mjs';
-import { runTool, tool } from './tools.mjs';
+import { npmModule, runTool, tool } from './tools.mjs';
 
 // linted(name, programName, run): a test where the program is, a named skip where it is not.
 async function linted(sentence, name, run) {
@@ -124,21 +124,77 @@ await test('install.sh puts programs and units where it is told', () => {
     assert.match(readFileSync(`${folder}/units/siliceo-worker.service`, 'utf8'), new RegExp(`^ExecStart=${folder}/bin/siliceo-worker serve`, 'm'));
     for (const name of ['bin/siliceo-coordinator', 'bin/siliceo-probe', 'share/siliceo/grafana/siliceo.json']) assert.ok(readFileSync(`${folder}/${name}`).length > 0);
 });
-const yaml = runTool('/usr/bin/python3', ['-c', 'import yaml']).code === 0;
-if (yaml) {
-    await test('the Kubernetes manifests are YAML with what every object needs (no schema is at hand)', () => {
-        passes(runTool('/usr/bin/python3', ['-c', `
-import sys, yaml
-docs = list(yaml.safe_load_all(open(sys.argv[1])))
-assert len(docs) == 4, len(docs)
-for d in docs:
-    assert d["apiVersion"] and d["kind"] and d["metadata"]["name"]
-    if d["kind"] == "StatefulSet":
-        t = d["spec"]["template"]
-        assert d["spec"]["selector"]["matchLabels"].items() <= t["metadata"]["labels"].items()
-        assert t["spec"]["terminationGracePeriodSeconds"] > 300
-`, 'deploy/kubernetes/siliceo.yaml']));
-    });
-} else skip('the Kubernetes manifests are YAML', 'there is no python3-yaml');
-await linted('the Nomad job is valid', 'nomad', (nomad) => passes(runTool(nomad, ['job', 'validate', 'deploy/nomad/siliceo.nomad.hcl'])));
+
+// ---------------------------------------------------------------- clusters, by schemas and parsers from npm
+const flagsOf = (name) => new Set(runTool(program(name), ['serve', '--help']).text.match(/--[a-z0-9-]+/g));
+// Each word of a command line in a manifest is a setting of the program that it starts.
+function knowsFlags(command, args) {
+    const name = command.split('/').at(-1), known = flagsOf(name), flags = args.filter((a) => a.startsWith('--')).map((a) => a.split('=')[0]);
+    assert.ok(flags.length > 0 && args[0] !== undefined);
+    for (const flag of flags) assert.ok(known.has(flag), `${name} has no ${flag}`);
+}
+// What is wrong with an object by the API's schema.  A field that the check never looks at is one
+// that the API does not know, so a misspelt one is found, too.
+function kubernetesFaults(object) {
+    const { validate } = npmModule(`./node_modules/kubernetes-models/_schemas/IoK8sApi${{ v1: 'Core', 'apps/v1': 'Apps' }[object.apiVersion]}V1${object.kind}.js`);
+    const seen = new Set();
+    const watched = (value, path = '') => (value === null || typeof value !== 'object' ? value : new Proxy(value, { get(target, key) {
+        seen.add(`${path}/${String(key)}`);
+        return watched(target[key], `${path}/${String(key)}`);
+    } }));
+    const faults = validate(watched(object)) ? [] : validate.errors.map((e) => `${e.instancePath} ${e.keyword}`);
+    const walk = (value, path) => {
+        if (path !== '' && !seen.has(path)) faults.push(`${path} is no field`);
+        else if (value !== null && typeof value === 'object') for (const [key, inner] of Object.entries(value)) walk(inner, `${path}/${key}`);
+    };
+    walk(object, '');
+    return faults;
+}
+const manifests = () => npmModule('yaml').parseAllDocuments(text('deploy/kubernetes/siliceo.yaml')).map((d) => { assert.deepEqual(d.errors, []); return d.toJS(); });
+await test("the Kubernetes manifests fit the API's schemas, field by field", () => {
+    const objects = manifests();
+    assert.equal(objects.length, 4);
+    for (const o of objects) assert.deepEqual(kubernetesFaults(o), [], o.metadata.name);
+    for (const spoil of [(o) => { o.spec.template.spec.containers[0].redinessProbe = {}; }, (o) => { o.spec.replicas = 'two'; }, (o) => { delete o.spec.selector; }, (o) => { o.spce = {}; },
+        (o) => { o.spec.template.spec.volumes[0].secret.name = 'siliceo'; }]) {
+        const spoilt = structuredClone(objects[2]);
+        spoil(spoilt);
+        assert.ok(kubernetesFaults(spoilt).length > 0, String(spoil));
+    }
+});
+await test('the Kubernetes manifests find each other: selectors, ports, volumes, settings, time to drain', () => {
+    const objects = manifests(), named = (kind) => objects.filter((o) => o.kind === kind);
+    const covers = (labels, selector) => Object.entries(selector).every(([k, v]) => labels[k] === v);
+    const ports = new Set();
+    for (const { spec, metadata } of named('StatefulSet')) {
+        const pod = spec.template.spec, [container] = pod.containers;
+        assert.ok(covers(spec.template.metadata.labels, spec.selector.matchLabels), metadata.name);
+        assert.ok(pod.terminationGracePeriodSeconds > 300);
+        for (const mount of container.volumeMounts) assert.ok(pod.volumes.some((v) => v.name === mount.name), mount.name);
+        for (const port of container.ports ?? []) ports.add(port.name);
+        for (const probe of [container.readinessProbe, container.livenessProbe]) if (probe) assert.ok(ports.has(probe.httpGet.port));
+        knowsFlags(container.command[0], container.args);
+    }
+    for (const { spec, metadata } of named('Service')) {
+        assert.ok(named('StatefulSet').some((s) => covers(s.spec.template.metadata.labels, spec.selector)), metadata.name);
+        for (const port of spec.ports) assert.ok(ports.has(port.targetPort), port.name);
+    }
+    // The workers name each coordinator by the Service that the StatefulSet gives them.
+    const [coordinators, workers] = named('StatefulSet');
+    const wanted = Array.from({ length: coordinators.spec.replicas }, (_, i) => `--coordinator=tcp://${coordinators.metadata.name}-${i}.${coordinators.spec.serviceName}:5690`);
+    assert.deepEqual(workers.spec.template.spec.containers[0].args.filter((a) => a.startsWith('--coordinator=')), wanted);
+});
+await test('the Nomad job parses, starts what there is, and lets it drain', () => {
+    const parse = (hcl) => npmModule('hcl2-parser').parseToObject(hcl)[0];
+    const { siliceo: [job] } = parse(text('deploy/nomad/siliceo.nomad.hcl')).job;
+    assert.equal(parse('job "x" {\n  type = \n}'), null, 'what is no HCL is refused');
+    assert.deepEqual(Object.keys(job.group), ['coordinator', 'worker']);
+    for (const [name, [group]] of Object.entries(job.group)) {
+        const [task] = group.task[name], [config] = task.config;
+        assert.ok(parseInt(task.kill_timeout) > 300 && task.kill_signal === 'SIGTERM', name);
+        knowsFlags(config.command, config.args);
+        for (const port of config.args.join(' ').match(/NOMAD_PORT_(\w+)/g) ?? []) assert.ok(group.network[0].port[port.slice(11)], port);
+    }
+});
+await linted('nomad itself takes the job', 'nomad', (nomad) => passes(runTool(nomad, ['job', 'validate', 'deploy/nomad/siliceo.nomad.hcl'])));
 finish();
