@@ -1,0 +1,65 @@
+/* engine_parts.h - what the files of the engine share.
+ *
+ *   engine_open.c     plan, model, vocabulary, memory of steps; closing
+ *   engine.c          requests come, are cancelled, are too late, end
+ *   engine_step.c     a step: pieces to segments, rows to tokens
+ *   engine_figures.c  what others want to know of it, and its own measurement
+ *
+ * Private to those.  Thread: engine.
+ */
+#ifndef SILICEO_WORKER_ENGINE_PARTS_H
+#define SILICEO_WORKER_ENGINE_PARTS_H
+
+#include "worker/engine.h"
+#include "worker/engine_rates.h"
+#include "worker/memory/kv_pages.h"
+#include "worker/memory/plan.h"
+#include "worker/request.h"
+#include "worker/scheduler.h"
+
+enum { ENGINE_MAX_WAITING = 256, ENGINE_MAX_WARNINGS = 4 };
+
+struct engine {
+    engine_params params;
+    gguf_file *file;
+    char hash[33];
+    char numerics[64];
+    tokenizer *vocab;
+    token_trie *trie;
+    memory_plan plan;
+    char plan_text[2048];
+    char warnings[ENGINE_MAX_WARNINGS][CHAT_WARNING_SIZE];
+    size_t n_warnings;
+    model *model;
+    kv_pages *pages;
+    scheduler *scheduler;
+    request_context context;
+    request *requests; /* newest first */
+    uint64_t loading_since_ms;
+    uint64_t seed;
+    uint64_t n_submitted;
+    /* of a step */
+    scheduler_piece *pieces;
+    model_segment *segments;
+    float *logits;
+    bool owns_logits; /* else the model does */
+    model_best *best; /* [max_outputs], where a step wants no more */
+    float *raw_row;   /* a row as the model gave it, for log probabilities */
+    sampler_scratch *scratch;
+    int32_t *masked; /* see make_masks() */
+    size_t n_masked, n_masked_with_ends, n_masked_to_speak;
+    model_stats before;
+    engine_rates rates;
+    uint64_t ram_read_ms;
+    uint64_t ram_used_bytes;
+};
+
+/* End r: well (fault NULL), or with an error.  It is freed by the next sweep. */
+void engine_end_request(engine *e, request *r, const request_fault *fault);
+/* Free what is over.  Not while pieces of a step may still point to it. */
+void engine_sweep(engine *e);
+request_fault engine_fault(uint32_t http_status, const char *code, bool retryable, status rc,
+                           const char *text);
+void engine_end_late_requests(engine *e, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,187 @@
+/* engine_step.c - one step for all that run: pieces to segments, rows to tokens. */
+#include "worker/engine_parts.h"
+
+#include "common/clock.h"
+#include "worker/request_format.h"
+#include <math.h>
+#include <string.h>
+
+static choice *choice_of(const scheduler_piece *piece) {
+    request *r = piece->who->owner;
+    return &r->choices[piece->who->choice];
+}
+
+/* Segments of the model for the pieces; the number of rows is returned. */
+static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
+    uint32_t n_rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        sequence *who = e->pieces[i].who;
+        request *r = who->owner;
+        if (r->started_ns == 0) r->started_ns = now_ns;
+        if (who->n_run == 0) model_state_clear(e->model, who->state);
+        e->segments[i] = (model_segment){.state = who->state,
+                                         .position = who->n_run,
+                                         .tokens = who->tokens + who->n_run,
+                                         .n_tokens = e->pieces[i].n_tokens,
+                                         .pages = who->pages,
+                                         .n_outputs = e->pieces[i].wants_logits ? 1 : 0};
+        n_rows += e->pieces[i].n_tokens;
+    }
+    return n_rows;
+}
+
+static void fail_step(engine *e, size_t n, const error *cause) {
+    request_fault f = engine_fault(500, "device_error", true, cause->code, cause->text);
+    for (size_t i = 0; i < n; i++) {
+        request *r = e->pieces[i].who->owner;
+        if (!r->over) engine_end_request(e, r, &f);
+    }
+    engine_sweep(e);
+}
+
+static void count_step(engine *e, size_t n, uint32_t n_rows, uint64_t begun_ns) {
+    model_stats now;
+    model_read_stats(e->model, &now);
+    uint64_t lookups = now.expert_lookups - e->before.expert_lookups;
+    uint64_t hits = now.expert_hits - e->before.expert_hits;
+    e->before = now;
+    engine_rates_step step = {
+        .ended_ns = clock_monotonic_ns(), .expert_lookups = lookups, .expert_hits = hits};
+    step.took_ns = step.ended_ns - begun_ns;
+    for (size_t i = 0; i < n; i++) {
+        request *r = e->pieces[i].who->owner;
+        uint32_t rows = e->pieces[i].n_tokens;
+        r->expert_lookups += lookups;
+        r->expert_hits += hits;
+        r->expert_misses += (double)(lookups - hits) * rows / n_rows;
+        r->rows += rows;
+        bool is_prompt = e->pieces[i].who->n_run < e->pieces[i].who->n_prompt;
+        *(is_prompt ? &step.n_prompt : &step.n_decoded) += rows;
+    }
+    engine_rates_add(&e->rates, &step);
+}
+
+static size_t count_masked(const engine *e, const request *r, const choice *c) {
+    if (request_format_holds(c)) return e->n_masked; /* it knows where the text may end */
+    if (request_must_speak(c)) return e->n_masked_to_speak;
+    return r->job.ignore_end ? e->n_masked_with_ends : e->n_masked;
+}
+
+/* Whether nobody needs more of a step's logits than the largest of each row. */
+static bool wants_best_alone(const engine *e, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const request *r = e->pieces[i].who->owner;
+        if (!e->pieces[i].wants_logits) continue;
+        const choice *c = choice_of(&e->pieces[i]);
+        if (r->job.logprobs) return false;
+        if (request_forced(c) < 0 && !sampler_is_plain(c->draws)) return false;
+    }
+    return model_finds_best(e->model);
+}
+
+/* Whether every row's best may be taken: a number, and not masked. */
+static bool best_will_do(const engine *e, size_t n) {
+    const model_best *best = e->best;
+    for (size_t i = 0; i < n; i++) {
+        if (!e->pieces[i].wants_logits) continue;
+        choice *c = choice_of(&e->pieces[i]);
+        size_t n_masked = count_masked(e, e->pieces[i].who->owner, c);
+        if (request_forced(c) >= 0) {
+            best++;
+            continue;
+        }
+        if (best->id < 0 || isinf(best->logit)) return false;
+        if (request_format_holds(c) && !request_format_allows(c, best->id)) return false;
+        for (size_t j = 0; j < n_masked; j++) {
+            if (e->masked[j] == best->id) return false;
+        }
+        best++;
+    }
+    return true;
+}
+
+/* Run the step.  *best: of each row that wants logits; NULL where they are in e->logits. */
+static status run_model(engine *e, size_t n, const model_best **best, error *err) {
+    *best = NULL;
+    if (!wants_best_alone(e, n)) return model_step(e->model, e->segments, n, e->logits, err);
+    status rc = model_step_best(e->model, e->segments, n, e->context.n_vocab, e->best, err);
+    if (rc != STATUS_OK) return rc;
+    if (!best_will_do(e, n)) return model_read_logits(e->model, e->logits, err);
+    *best = e->best;
+    return STATUS_OK;
+}
+
+/* A token of a row.  Taking the largest, most answers fit their format by themselves: it is
+ * tested alone first.  Any other choice is made among what the format allows. */
+static int32_t pick(engine *e, const request *r, choice *c, float *logits) {
+    uint32_t n_vocab = e->context.n_vocab;
+    size_t n_masked = count_masked(e, r, c);
+    bool formed = request_format_holds(c), plain = sampler_is_plain(c->draws);
+    if (formed && !plain) request_format_mask(c, logits, n_vocab);
+    int32_t id = sampler_pick(c->draws, e->scratch, logits, n_vocab, e->masked, n_masked);
+    if (id < 0 || !formed || !plain || request_format_allows(c, id)) return id;
+    request_format_mask(c, logits, n_vocab);
+    return sampler_pick(c->draws, e->scratch, logits, n_vocab, e->masked, n_masked);
+}
+
+/* best: what the model says of the row, NULL where its logits are here. */
+static void take_row(engine *e, const scheduler_piece *piece, float *logits,
+                     const model_best *best) {
+    request *r = piece->who->owner;
+    choice *c = choice_of(piece);
+    uint32_t n_vocab = e->context.n_vocab;
+    if (r->job.logprobs) memcpy(e->raw_row, logits, n_vocab * sizeof *logits);
+    int32_t id = request_forced(c);
+    if (id < 0 && best != NULL) {
+        id = request_settle(r, c, best->id);
+    } else if (id < 0) {
+        id = pick(e, r, c, logits);
+        if (id >= 0) id = request_settle(r, c, id);
+    }
+    if (id < 0) {
+        request_fault f = engine_fault(500, "model_error", true, STATUS_DEVICE,
+                                       "the model gave no number for any token");
+        engine_end_request(e, r, &f);
+        return;
+    }
+    if (r->job.logprobs) request_note_logprobs(r, e->scratch, e->raw_row, id);
+    bool lost = r->logprobs.failed;
+    if (!request_take(r, c, id)) scheduler_remove(e->scheduler, &c->timeline);
+    if (lost || c->text.failed) {
+        request_fault f = engine_fault(503, "out_of_memory", true, STATUS_NO_MEMORY,
+                                       "no memory for the text");
+        engine_end_request(e, r, &f);
+    } else if (r->n_open == 0) {
+        engine_end_request(e, r, NULL);
+    }
+}
+
+status engine_step(engine *e, bool *did_work, error *err) {
+    uint64_t begun_ns = clock_monotonic_ns();
+    *did_work = false;
+    engine_end_late_requests(e, begun_ns);
+    size_t n = scheduler_plan(e->scheduler, e->pieces);
+    if (n == 0) return STATUS_OK;
+    *did_work = true;
+    uint32_t n_rows = make_segments(e, n, begun_ns);
+    error cause = {0};
+    const model_best *best = NULL;
+    status rc = run_model(e, n, &best, &cause);
+    if (rc != STATUS_OK) {
+        fail_step(e, n, &cause);
+        return error_set(err, rc, "%s", cause.text);
+    }
+    count_step(e, n, n_rows, begun_ns);
+    float *row = e->logits;
+    for (size_t i = 0; i < n; i++) {
+        const scheduler_piece *piece = &e->pieces[i];
+        piece->who->n_run += piece->n_tokens;
+        const request *r = piece->who->owner;
+        if (!piece->wants_logits) continue;
+        if (!r->over) take_row(e, piece, row, best);
+        row += model_configuration(e->model)->n_vocab;
+        if (best != NULL) best++;
+    }
+    engine_sweep(e);
+    return STATUS_OK;
+}
