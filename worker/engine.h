@@ -38,6 +38,7 @@ typedef struct engine_params {
     uint32_t n_context;    /* tokens a sequence may hold; 0: what the model and memory allow */
     uint32_t n_sequences;  /* running at once */
     uint32_t chunk_tokens; /* prefill tokens a step */
+    uint32_t max_step_ms;  /* of a step beside running streams; 0: no bound */
     kv_type kv;
     activation_type activations;
     int64_t n_slots; /* -1: auto */

@@ -17,7 +17,7 @@ void engine_read_stats(engine *e, engine_stats *out) {
     memset(out, 0, sizeof *out);
     out->running = scheduler_n_running(e->scheduler);
     out->waiting = scheduler_n_waiting(e->scheduler);
-    out->free_sequences = scheduler_n_free_states(e->scheduler);
+    out->free_sequences = scheduler_n_free(e->scheduler);
     out->kv_pages_total = kv_pages_total(e->pages);
     out->kv_pages_free = kv_pages_available(e->pages);
     out->ram_used_bytes = e->ram_used_bytes;

@@ -154,8 +154,13 @@ static status make_step_memory(engine *e, error *err) {
     uint32_t n_vocab = model_configuration(e->model)->n_vocab, n = e->plan.n_states;
     status rc = kv_pages_new(&e->pages, e->plan.n_pages, err);
     if (rc != STATUS_OK) return rc;
-    rc = scheduler_new(&e->scheduler, e->pages, n, e->plan.chunk_tokens, ENGINE_MAX_WAITING,
-                       err);
+    const scheduler_params order = {.pages = e->pages,
+                                    .n_sequences = n,
+                                    .states_per_sequence = 1,
+                                    .chunk_tokens = e->plan.chunk_tokens,
+                                    .max_waiting = ENGINE_MAX_WAITING,
+                                    .max_step_ms = e->params.max_step_ms};
+    rc = scheduler_new(&e->scheduler, &order, err);
     if (rc != STATUS_OK) return rc;
     rc = sampler_scratch_new(&e->scratch, n_vocab, err);
     if (rc != STATUS_OK) return rc;

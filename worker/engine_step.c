@@ -175,7 +175,7 @@ status engine_step(engine *e, bool *did_work, error *err) {
     float *row = e->logits;
     for (size_t i = 0; i < n; i++) {
         const scheduler_piece *piece = &e->pieces[i];
-        piece->who->n_run += piece->n_tokens;
+        scheduler_advance(e->scheduler, piece->who, piece->n_tokens);
         const request *r = piece->who->owner;
         if (!piece->wants_logits) continue;
         if (!r->over) take_row(e, piece, row, best);
@@ -183,5 +183,6 @@ status engine_step(engine *e, bool *did_work, error *err) {
         if (best != NULL) best++;
     }
     engine_sweep(e);
+    scheduler_note_time(e->scheduler, clock_monotonic_ns() - begun_ns);
     return STATUS_OK;
 }

@@ -34,3 +34,24 @@ bool sequence_append(sequence *s, int32_t id) {
     s->tokens[s->n_tokens++] = id;
     return true;
 }
+
+bool sequence_add_stop(sequence *s, uint32_t position) {
+    if (position == 0 || position % MODEL_CHUNK_TOKENS != 0 || position > s->n_prompt)
+        return false;
+    uint32_t at = s->n_stops;
+    while (at > 0 && s->stops[at - 1] >= position)
+        at--;
+    if (at < s->n_stops && s->stops[at] == position) return true;
+    if (s->n_stops == SEQUENCE_MAX_STOPS) return false;
+    memmove(s->stops + at + 1, s->stops + at, (s->n_stops - at) * sizeof *s->stops);
+    s->stops[at] = position;
+    s->n_stops++;
+    return true;
+}
+
+bool sequence_is_at_stop(const sequence *s) {
+    for (uint32_t i = 0; i < s->n_stops; i++) {
+        if (s->stops[i] == s->n_run) return true;
+    }
+    return false;
+}

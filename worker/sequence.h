@@ -5,8 +5,11 @@
  * they run again after a preemption or a resume, because a token run alone and a token
  * run in a piece need not give the same bits.
  *
+ * Behind the last token guesses may stand that the next step verifies: they are not on the
+ * timeline, and whoever wrote them there takes them off again.
+ *
  * Made with all its memory for cap_tokens, so that growing never allocates.  Pages and
- * state are given and taken by the scheduler.  Thread: engine.
+ * states are given and taken by the scheduler.  Thread: engine.
  */
 #ifndef SILICEO_WORKER_SEQUENCE_H
 #define SILICEO_WORKER_SEQUENCE_H
@@ -14,6 +17,8 @@
 #include "common/error.h"
 #include <stdbool.h>
 #include <stdint.h>
+
+enum { SEQUENCE_MAX_STOPS = 64 };
 
 typedef enum sequence_phase {
     SEQUENCE_IDLE, /* the scheduler does not know it (any more) */
@@ -29,13 +34,24 @@ typedef struct sequence {
     uint32_t cap_tokens;
     uint32_t n_prompt;
     uint32_t n_run;
+    uint32_t
+        n_drafted; /* guesses: tokens[n_tokens .. n_tokens + n_drafted), within cap_tokens */
     uint32_t priority; /* 0 interactive, 1 background */
+    /* Positions within the prompt where a piece must end: ascending, see sequence_add_stop(). */
+    uint32_t stops[SEQUENCE_MAX_STOPS];
+    uint32_t n_stops;
+    /* It has the same prompt as this one, which runs it for both; see scheduler_fork(). */
+    struct sequence *leader;
     /* the scheduler's */
     sequence_phase phase;
     uint64_t arrival;
-    uint32_t state;
+    uint32_t group;
+    const uint32_t *states; /* all that it owns while it runs */
+    uint32_t n_states;
+    uint32_t state; /* of states, the one after tokens[n_run - 1] */
     uint32_t *pages;
     uint32_t n_pages;
+    void *parked; /* what it held, kept elsewhere while it waits; NULL: nothing */
     struct sequence *next;
     uint32_t n_preempted;
 } sequence;
@@ -47,5 +63,11 @@ void sequence_release(sequence *s); /* must be idle; accepts a zeroed one */
 
 /* False when it is full. */
 bool sequence_append(sequence *s, int32_t id);
+
+/* A piece of the prompt is to end at position, so that someone may look at the state there.
+ * False when that cannot be: it is no multiple of MODEL_CHUNK_TOKENS within the prompt, or
+ * there are too many. */
+bool sequence_add_stop(sequence *s, uint32_t position);
+bool sequence_is_at_stop(const sequence *s);
 
 #endif
