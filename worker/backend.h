@@ -17,6 +17,7 @@
  *   gated    INPUT_HIDDEN                 -> INPUT_GATED (dense feed forward)
  *   route    INPUT_HIDDEN                 -> experts and weights of each row
  *   experts  INPUT_HIDDEN, route          -> added to the residual
+ *   hidden   BUFFER_RESIDUAL              -> INPUT_HIDDEN, normed; for read_hidden
  *   final_norm  BUFFER_RESIDUAL           -> INPUT_FINAL, rows that give logits
  *   logits   INPUT_FINAL                  -> the caller's memory, or the batch's best; waits
  *   end      waits for what still runs and says whether the step succeeded
@@ -65,12 +66,21 @@ typedef enum backend_input {
 /* A set of act_format bits: 1 << ACT_F32 and so on. */
 typedef unsigned input_forms;
 
+/* Rows after the final norm that the caller wants beside the logits. */
+typedef struct batch_hidden {
+    uint32_t first_row;
+    uint32_t n_rows;
+    float *out; /* [n_rows][E] */
+} batch_hidden;
+
 /* One step.  Arrays are borrowed until end. */
 typedef struct batch {
     batch_view view;             /* rows, runs (the segments) and pages, see kernels/args.h */
     const int32_t *tokens;       /* [n_rows] */
     const uint32_t *output_rows; /* [n_outputs], rows that give logits */
     uint32_t n_outputs;
+    const batch_hidden *hidden; /* [n_hidden] */
+    uint32_t n_hidden;
     /* [n_layers][n_rows][n_experts_used] ids that replace the router's; NULL: none do. */
     const int32_t *routed;
     bool watched; /* someone looks into the step while it runs */
@@ -107,8 +117,12 @@ typedef struct backend_ops {
      * shared_forms: of the shared expert's. */
     void (*experts)(backend *b, const layer_weights *layer, uint32_t layer_index,
                     input_forms forms, input_forms shared_forms);
+    /* The norm of every row, in floats alone, until end; before final_norm. */
+    void (*hidden)(backend *b, const weight_vector *weight);
     void (*final_norm)(backend *b, const weight_vector *weight, input_forms forms);
     status (*logits)(backend *b, const weight_matrix *head, float *out, error *err);
+    /* Rows that `hidden` made; waits. */
+    void (*read_hidden)(backend *b, uint32_t first_row, uint32_t n_rows, float *out);
     status (*end)(backend *b, error *err);
     /* The logits of the last step, which wanted the best alone; NULL: no step may want that. */
     status (*read_logits)(backend *b, float *out, error *err);

@@ -144,6 +144,15 @@ static void cpu_read_final(backend *base, float *out) {
     }
 }
 
+static void cpu_read_hidden(backend *base, uint32_t first_row, uint32_t n_rows, float *out) {
+    const backend_cpu *b = (const backend_cpu *)base;
+    const cpu_input *in = &b->input[INPUT_HIDDEN];
+    for (uint32_t i = 0; i < n_rows; i++) {
+        memcpy(out + (size_t)i * in->n_cols, cpu_input_row(in, first_row + i),
+               in->n_cols * sizeof(float));
+    }
+}
+
 static void cpu_read_experts(backend *base, float *out) {
     const backend_cpu *b = (const backend_cpu *)base;
     size_t n = (size_t)b->batch.view.n_rows * b->config->n_experts_used;
@@ -248,8 +257,10 @@ static const backend_ops cpu_ops = {
     .gated = cpu_gated,
     .route = cpu_route,
     .experts = cpu_expert_layer,
+    .hidden = cpu_hidden,
     .final_norm = cpu_final_norm,
     .logits = cpu_logits,
+    .read_hidden = cpu_read_hidden,
     .end = cpu_end,
     .logits_memory = cpu_logits_memory,
     .read_residual = cpu_read_residual,

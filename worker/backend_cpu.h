@@ -152,6 +152,7 @@ void cpu_flush_delta(backend_cpu *b);
 
 /* ops, one file a group */
 void cpu_norm(backend *base, const weight_vector *weight, input_forms forms);
+void cpu_hidden(backend *base, const weight_vector *weight);
 void cpu_final_norm(backend *base, const weight_vector *weight, input_forms forms);
 void cpu_project(backend *base, backend_input in, const projection *list, size_t n);
 void cpu_gated(backend *base, const weight_matrix *gate, const weight_matrix *up,

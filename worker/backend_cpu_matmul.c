@@ -229,6 +229,10 @@ void cpu_norm(backend *base, const weight_vector *weight, input_forms forms) {
     run_norm(b, weight, &b->input[INPUT_HIDDEN], NULL, b->batch.view.n_rows, forms);
 }
 
+void cpu_hidden(backend *base, const weight_vector *weight) {
+    cpu_norm(base, weight, 1u << ACT_F32);
+}
+
 /* Rows without logits keep their part of the delta unadded: nobody reads them again. */
 void cpu_final_norm(backend *base, const weight_vector *weight, input_forms forms) {
     backend_cpu *b = (backend_cpu *)base;

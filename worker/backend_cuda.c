@@ -167,6 +167,12 @@ static void cuda_read_final(backend *base, float *out) {
               (size_t)b->batch.n_outputs * b->config->n_embd * sizeof(float));
 }
 
+static void cuda_read_hidden(backend *base, uint32_t first_row, uint32_t n_rows, float *out) {
+    backend_cuda *b = (backend_cuda *)base;
+    size_t row = b->config->n_embd * sizeof(float);
+    read_back(b, out, cuda_work_at(b, b->layout.work.hidden) + first_row * row, n_rows * row);
+}
+
 static void cuda_read_experts(backend *base, float *out) {
     backend_cuda *b = (backend_cuda *)base;
     size_t n = (size_t)b->batch.view.n_rows * b->config->n_experts_used;
@@ -286,8 +292,10 @@ static const backend_ops cuda_ops = {
     .gated = cuda_gated,
     .route = cuda_route,
     .experts = cuda_expert_layer,
+    .hidden = cuda_hidden,
     .final_norm = cuda_final_norm,
     .logits = cuda_logits,
+    .read_hidden = cuda_read_hidden,
     .end = cuda_end,
     .read_logits = cuda_read_logits,
     .logits_memory = cuda_logits_memory,

@@ -208,6 +208,7 @@ void cuda_ship(backend_cuda *b, uint32_t layer, uint32_t expert, cuda_pointer to
 
 /* ops, one file a group */
 void cuda_norm(backend *base, const weight_vector *weight, input_forms forms);
+void cuda_hidden(backend *base, const weight_vector *weight);
 void cuda_final_norm(backend *base, const weight_vector *weight, input_forms forms);
 void cuda_project(backend *base, backend_input in, const projection *list, size_t n);
 void cuda_gated(backend *base, const weight_matrix *gate, const weight_matrix *up,

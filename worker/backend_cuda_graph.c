@@ -31,13 +31,14 @@ static cuda_recording *find_recording(backend_cuda *b) {
     return NULL;
 }
 
-/* All rows decode, the host never has to fall back to waves, and nobody looks inside. */
+/* All rows decode, the host never has to fall back to waves, and nobody looks inside or wants
+ * rows that a recording does not have. */
 static bool can_record(const backend_cuda *b) {
     bool always_fits =
         b->experts.cache == NULL ||
         b->batch.view.n_rows * b->config->n_experts_used <= (uint32_t)CUDA_STAGING_SLOTS;
-    return !b->no_graphs && !b->batch.watched && b->batch.n_outputs > 0 && b->n_spans == 1 &&
-           b->spans[0].decodes && always_fits;
+    return !b->no_graphs && !b->batch.watched && b->batch.n_hidden == 0 &&
+           b->batch.n_outputs > 0 && b->n_spans == 1 && b->spans[0].decodes && always_fits;
 }
 
 void cuda_begin_segment(backend_cuda *b) {

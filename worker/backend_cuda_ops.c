@@ -92,6 +92,13 @@ static void norm_span(backend_cuda *b, const cuda_span *s) {
              INPUT_HIDDEN, s->first_row, NULL, s->n_rows);
 }
 
+void cuda_hidden(backend *base, const weight_vector *weight) {
+    backend_cuda *b = (backend_cuda *)base;
+    begin_input(b, INPUT_HIDDEN, b->config->n_embd, 0); /* floats alone */
+    run_norm(b, weight->place, buffer_row(b, BUFFER_RESIDUAL, 0, b->config->n_embd),
+             INPUT_HIDDEN, 0, NULL, b->batch.view.n_rows);
+}
+
 void cuda_final_norm(backend *base, const weight_vector *weight, input_forms forms) {
     backend_cuda *b = (backend_cuda *)base;
     begin_input(b, INPUT_FINAL, b->config->n_embd, forms);

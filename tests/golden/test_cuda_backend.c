@@ -175,6 +175,50 @@ static void the_largest_logit_is_found_where_it_is_with_graphs_and_without(void 
     free(whole);
 }
 
+/* Keeps the rows after the final norm, which the head reads. */
+static void keep_final(void *context, const char *what, uint32_t layer, const float *rows,
+                       size_t n_rows, size_t row_length) {
+    (void)layer;
+    float **at = context;
+    if (strcmp(what, "final") != 0) return;
+    memcpy(*at, rows, n_rows * row_length * sizeof *rows);
+    *at += n_rows * row_length;
+}
+
+/* Rows after the final norm beside logits, and in steps between those that are recorded: the
+ * rows that a look shows, and logits as without them. */
+static void hidden_rows_are_those_that_the_head_reads(void **state) {
+    (void)state;
+    for (uint32_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
+        const model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 0, 4);
+        run r;
+        run_open(&r, "deploy/models/demo.gguf", &p);
+        size_t n_embd = r.config->n_embd, n_vocab = r.config->n_vocab;
+        float *seen = calloc(2 * N_IDS * n_embd, sizeof *seen), *at = seen;
+        float *hidden = seen + N_IDS * n_embd;
+        float *logits = new_logits(&r, 2 * N_IDS);
+        assert_non_null(seen);
+        for (uint32_t watched = 0; watched < 2; watched++) {
+            if (watched == 1) model_set_tap(r.m, keep_final, &at);
+            model_state_clear(r.m, 0);
+            for (uint32_t i = 0; i < N_IDS; i += chunk) {
+                model_segment s = run_segment(&r, 0, i, ids + i, chunk);
+                s.n_hidden = watched == 0 && i % 2 == 0 ? chunk : 0;
+                s.hidden = hidden + i * n_embd;
+                run_step(&r, &s, 1, logits + (watched * N_IDS + i) * n_vocab);
+            }
+        }
+        assert_memory_equal(logits, logits + N_IDS * n_vocab, N_IDS * n_vocab * sizeof *logits);
+        for (uint32_t i = 0; i < N_IDS; i += 2 * chunk) {
+            assert_memory_equal(hidden + i * n_embd, seen + i * n_embd,
+                                chunk * n_embd * sizeof *seen);
+        }
+        free(logits);
+        free(seen);
+        run_close(&r);
+    }
+}
+
 static void the_cpu_lane_changes_rounding_alone(void **state) {
     (void)state;
     for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
@@ -217,6 +261,7 @@ int main(void) {
         cmocka_unit_test(slots_change_no_bit),
         cmocka_unit_test(the_largest_logit_is_found_where_it_is_with_graphs_and_without),
         cmocka_unit_test(forgotten_slots_are_never_read),
+        cmocka_unit_test(hidden_rows_are_those_that_the_head_reads),
         cmocka_unit_test(the_cpu_lane_changes_rounding_alone),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),
     };

@@ -137,6 +137,71 @@ static void hidden_states_are_those_of_the_reference(void **state) {
     cJSON_Delete(root);
 }
 
+/* Rows after the final norm come without a product with the head, in pieces as at once, and
+ * beside rows that give logits. */
+static void rows_after_the_final_norm_are_those_of_the_reference(void **state) {
+    const small_model *small = *state;
+    cJSON *root = read_json(small->golden);
+    const cJSON *entry = cJSON_GetArrayItem(root, 0);
+    const char *name = cJSON_GetObjectItem(entry, "hidden")->valuestring;
+    run r;
+    model_params p = run_params(ACTIVATIONS_F32);
+    p.max_outputs = 1;
+    run_open(&r, small->gguf, &p);
+    size_t n_prompt = 0, n_answer = 0;
+    int32_t *ids = all_ids(entry, &n_prompt, &n_answer);
+    size_t n = n_prompt + n_answer, n_embd = r.config->n_embd, n_layers = r.config->n_layers;
+    float *expected = read_floats(name, (n_layers + 1) * n * n_embd);
+    float *rows = calloc(2 * n * n_embd, sizeof *rows), *pieces = rows + n * n_embd;
+    float *logits = new_logits(&r, 1);
+    assert_non_null(rows);
+    model_segment whole = run_segment(&r, 0, 0, ids, (uint32_t)n);
+    whole.n_outputs = 0;
+    whole.n_hidden = (uint32_t)n;
+    whole.hidden = rows;
+    run_step(&r, &whole, 1, NULL);
+    double d = relative_l2(rows, expected + n_layers * n * n_embd, n * n_embd);
+    if (!(d <= 1e-4)) fail_msg("rows: relative difference %g", d);
+    model_state_clear(r.m, 0);
+    for (size_t at = 0; at < n; at += MODEL_CHUNK_TOKENS) {
+        uint32_t now =
+            (uint32_t)(n - at < MODEL_CHUNK_TOKENS ? n - at : (size_t)MODEL_CHUNK_TOKENS);
+        model_segment piece = run_segment(&r, 0, (uint32_t)at, ids + at, now);
+        piece.n_outputs = 1;
+        piece.n_hidden = now;
+        piece.hidden = pieces + at * n_embd;
+        run_step(&r, &piece, 1, logits);
+    }
+    assert_memory_equal(rows, pieces, n * n_embd * sizeof *rows);
+    free(logits);
+    free(rows);
+    free(expected);
+    free(ids);
+    run_close(&r);
+    cJSON_Delete(root);
+}
+
+static void hidden_rows_without_a_place_or_beyond_the_tokens_are_refused(void **state) {
+    const small_model *small = *state;
+    run r;
+    model_params p = run_params(ACTIVATIONS_F32);
+    run_open(&r, small->gguf, &p);
+    const int32_t id = 5;
+    float row[1] = {0};
+    error err = {0};
+    model_segment s = run_segment(&r, 0, 0, &id, 1);
+    s.n_outputs = 0;
+    s.n_hidden = 2;
+    s.hidden = row;
+    assert_int_equal(model_step(r.m, &s, 1, NULL, &err), STATUS_BAD_INPUT);
+    assert_non_null(strstr(err.text, "1 tokens and 2 hidden rows"));
+    s.n_hidden = 1;
+    s.hidden = NULL;
+    assert_int_equal(model_step(r.m, &s, 1, NULL, &err), STATUS_BAD_INPUT);
+    assert_non_null(strstr(err.text, "without a place"));
+    run_close(&r);
+}
+
 /* Given the reference's words so far, does the integer path choose the same next one? */
 static void integer_path_chooses_as_the_reference(void **state) {
     const small_model *small = *state;
@@ -170,9 +235,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(float_path_computes_and_answers_as_the_reference, &demo),
         cmocka_unit_test_prestate(hidden_states_are_those_of_the_reference, &demo),
+        cmocka_unit_test_prestate(rows_after_the_final_norm_are_those_of_the_reference, &demo),
+        cmocka_unit_test_prestate(hidden_rows_without_a_place_or_beyond_the_tokens_are_refused,
+                                  &demo),
         cmocka_unit_test_prestate(integer_path_chooses_as_the_reference, &demo),
         cmocka_unit_test_prestate(float_path_computes_and_answers_as_the_reference, &draft),
         cmocka_unit_test_prestate(hidden_states_are_those_of_the_reference, &draft),
+        cmocka_unit_test_prestate(rows_after_the_final_norm_are_those_of_the_reference, &draft),
         cmocka_unit_test_prestate(integer_path_chooses_as_the_reference, &draft),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

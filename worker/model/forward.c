@@ -103,10 +103,15 @@ status forward_run(const forward *f, const batch *b, float *logits, error *err) 
     for (uint32_t layer = 0; layer < f->config->n_layers; layer++)
         run_layer(f, b, layer);
 
+    if (b->n_hidden > 0) ops->hidden(f->device, &f->weights->output_norm);
     if (b->n_outputs > 0) {
         ops->final_norm(f->device, &f->weights->output_norm, f->head_form);
         if (f->tap != NULL) show_final(f, b);
         rc = ops->logits(f->device, &f->weights->head, logits, err);
+    }
+    for (uint32_t i = 0; i < b->n_hidden && rc == STATUS_OK; i++) {
+        const batch_hidden *h = &b->hidden[i];
+        ops->read_hidden(f->device, h->first_row, h->n_rows, h->out);
     }
     status end = ops->end(f->device, rc == STATUS_OK ? err : NULL);
     return rc != STATUS_OK ? rc : end;

@@ -19,6 +19,7 @@ struct model {
     int32_t *tokens;
     uint32_t *row_run;
     batch_run *runs;
+    batch_hidden *hidden; /* a run may want one */
     uint32_t *output_rows;
     uint32_t *pages;
     size_t n_pages;
@@ -62,11 +63,12 @@ static status make_batch(model *m, error *err) {
     m->tokens = calloc(n, sizeof *m->tokens);
     m->row_run = calloc(n, sizeof *m->row_run);
     m->runs = calloc(n_runs, sizeof *m->runs);
+    m->hidden = calloc(n_runs, sizeof *m->hidden);
     m->output_rows = calloc(n, sizeof *m->output_rows);
     m->pages = calloc(n_runs * p->n_pages, sizeof *m->pages);
     m->state_step = calloc(p->n_states, sizeof *m->state_step);
-    if (m->tokens == NULL || m->row_run == NULL || m->runs == NULL || m->output_rows == NULL ||
-        m->pages == NULL || m->state_step == NULL) {
+    if (m->tokens == NULL || m->row_run == NULL || m->runs == NULL || m->hidden == NULL ||
+        m->output_rows == NULL || m->pages == NULL || m->state_step == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "model: no memory for a batch of %zu rows", n);
     }
     return STATUS_OK;
@@ -104,6 +106,7 @@ void model_close(model *m) {
     free(m->state_step);
     free(m->pages);
     free(m->output_rows);
+    free(m->hidden);
     free(m->runs);
     free(m->row_run);
     free(m->tokens);
@@ -135,6 +138,11 @@ static status check_segment(const model *m, const model_segment *s, size_t i, er
         return error_set(err, STATUS_BAD_INPUT,
                          "step: segment %zu has %u tokens and %u outputs", i, s->n_tokens,
                          s->n_outputs);
+    }
+    if (s->n_hidden > s->n_tokens || (s->n_hidden > 0 && s->hidden == NULL)) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "step: segment %zu has %u tokens and %u hidden rows%s", i, s->n_tokens,
+                         s->n_hidden, s->hidden == NULL ? " without a place" : "");
     }
     if (s->state >= m->params.n_states || m->state_step[s->state] == m->n_steps_run) {
         return error_set(
@@ -171,6 +179,10 @@ static void add_segment(model *m, batch *b, const model_segment *s) {
     for (uint32_t t = s->n_tokens - s->n_outputs; t < s->n_tokens; t++) {
         m->output_rows[b->n_outputs++] = v->n_rows + t;
     }
+    if (s->n_hidden > 0) {
+        m->hidden[b->n_hidden++] =
+            (batch_hidden){v->n_rows + s->n_tokens - s->n_hidden, s->n_hidden, s->hidden};
+    }
     m->n_pages += pages_of(s);
     v->n_rows += s->n_tokens;
     v->n_runs++;
@@ -180,7 +192,8 @@ static status build_batch(model *m, const model_segment *segments, size_t n, bat
                           error *err) {
     *b = (batch){.view = {.runs = m->runs, .row_run = m->row_run, .pages = m->pages},
                  .tokens = m->tokens,
-                 .output_rows = m->output_rows};
+                 .output_rows = m->output_rows,
+                 .hidden = m->hidden};
     m->n_pages = 0;
     m->n_steps_run++;
     for (size_t i = 0; i < n; i++) {

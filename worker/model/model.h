@@ -71,6 +71,8 @@ typedef struct model_segment {
     uint32_t n_outputs; /* logits wanted for the last n_outputs tokens */
     const int32_t *tokens;
     const uint32_t *pages; /* page of positions [64 i, 64 i + 63]; covers position + n_tokens */
+    uint32_t n_hidden; /* of the last so many tokens the row after the final norm is wanted */
+    float *hidden;     /* gets [n_hidden][n_embd]; costs no product with the head */
 } model_segment;
 
 /* The largest logit of a row; of equals that with the lowest id. */
