@@ -48,6 +48,7 @@ typedef struct answer_style {
 
 extern const answer_style answer_chat, answer_completion, answer_messages, answer_responses;
 extern const answer_style answer_count, answer_tokenize, answer_detokenize;
+extern const answer_style answer_embeddings, answer_rerank;
 
 /* OpenAI's error event and comment, for the styles that have no other. */
 void answer_fail_openai(void *answer, const answer_failure *failure, json_text *out);

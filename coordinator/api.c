@@ -36,6 +36,14 @@ static void detokenize(coordinator *c, http_exchange *x) {
     api_ask(c, x, &answer_detokenize);
 }
 
+static void embeddings(coordinator *c, http_exchange *x) {
+    api_ask(c, x, &answer_embeddings);
+}
+
+static void rerank(coordinator *c, http_exchange *x) {
+    api_ask(c, x, &answer_rerank);
+}
+
 static void messages(coordinator *c, http_exchange *x) {
     api_ask(c, x, &answer_messages);
 }
@@ -55,6 +63,9 @@ static const route routes[] = {
     {"/v1/responses", "POST", responses},
     {"/v1/messages", "POST", messages},
     {"/v1/messages/count_tokens", "POST", count_tokens},
+    {"/v1/embeddings", "POST", embeddings},
+    {"/v1/rerank", "POST", rerank},
+    {"/rerank", "POST", rerank},
     {"/tokenize", "POST", tokenize},
     {"/detokenize", "POST", detokenize},
     {"/v1/models", "GET", all_models},

@@ -71,7 +71,7 @@ bool http_guard_header_list_is_sane(const char *text) {
 
 bool http_guard_path_is_api(const char *path) {
     return strncmp(path, "/v1/", 4) == 0 || strcmp(path, "/tokenize") == 0 ||
-           strcmp(path, "/detokenize") == 0;
+           strcmp(path, "/detokenize") == 0 || strcmp(path, "/rerank") == 0;
 }
 
 bool http_guard_path_is_messages(const char *path) {

@@ -1,11 +1,14 @@
 /* engine.c - takes requests, and ends them. */
 #include "worker/engine_parts.h"
 
+#include "worker/embedding.h"
 #include <inttypes.h>
 
 void engine_end_request(engine *e, request *r, const request_fault *fault) {
     for (uint32_t i = 0; i < r->n_choices; i++)
         scheduler_remove(e->scheduler, &r->choices[i].timeline);
+    for (size_t i = 0; r->vectors != NULL && i < r->vectors->n_begun; i++)
+        scheduler_remove(e->scheduler, &r->vectors->inputs[i].timeline);
     if (fault != NULL) {
         request_fail(r, fault);
     } else {

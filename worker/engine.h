@@ -15,6 +15,7 @@
 #include "common/error.h"
 #include "common/wire.h"
 #include "worker/budget_settings.h"
+#include "worker/embedding_settings.h"
 #include "worker/model/model.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,6 +53,7 @@ typedef struct engine_params {
     bool nfc;            /* normalise message text; llama.cpp does not */
     uint64_t seed;       /* for requests without one */
     budget_settings budgets;
+    embedding_pooling pooling;
     void (*on_progress)(void *context, const engine_progress *p); /* while opening, or NULL */
     void *progress_context;
 } engine_params;

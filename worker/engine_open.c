@@ -132,6 +132,44 @@ static status make_masks(engine *e, error *err) {
     return STATUS_OK;
 }
 
+/* The first token of a word: what an answer of it alone begins with. */
+static status first_token(const engine *e, const char *text, int32_t *out, error *err) {
+    token_list ids = {0};
+    status rc = tokenizer_encode(e->vocab, text, strlen(text), TOKENIZER_ADDED_NONE, &ids, err);
+    *out = rc == STATUS_OK && ids.length > 0 ? ids.ids[0] : 0;
+    token_list_release(&ids);
+    return rc;
+}
+
+static embedding_pooling choose_pooling(const engine *e) {
+    char name[64];
+    int64_t type = 0;
+    if (e->params.pooling != POOLING_AUTO) return e->params.pooling;
+    (void)snprintf(name, sizeof name, "%s.pooling_type", model_configuration(e->model)->arch);
+    const gguf_key *key = gguf_find_key(e->file, name);
+    return key != NULL && gguf_read_i64(key, &type) && type == 1 ? POOLING_MEAN : POOLING_LAST;
+}
+
+/* The file's end of a text, where it wants one behind each. */
+static int32_t find_text_end(const engine *e) {
+    const gguf_key *wants = gguf_find_key(e->file, "tokenizer.ggml.add_eos_token");
+    const gguf_key *end = gguf_find_key(e->file, "tokenizer.ggml.eos_token_id");
+    bool adds = false;
+    int64_t id = -1;
+    if (wants == NULL || !gguf_read_bool(wants, &adds) || !adds) return -1;
+    if (end == NULL || !gguf_read_i64(end, &id) || id < 0 || id >= e->context.n_vocab)
+        return -1;
+    return (int32_t)id;
+}
+
+static status open_vectors(engine *e, error *err) {
+    e->context.n_embd = model_configuration(e->model)->n_embd;
+    e->context.pooling = choose_pooling(e);
+    e->context.text_end = find_text_end(e);
+    status rc = first_token(e, "yes", &e->context.yes, err);
+    return rc == STATUS_OK ? first_token(e, "no", &e->context.no, err) : rc;
+}
+
 static status open_text(engine *e, error *err) {
     status rc = tokenizer_open(&e->vocab, e->file, e->params.nfc, err);
     if (rc != STATUS_OK) return rc;
@@ -147,6 +185,7 @@ static status open_text(engine *e, error *err) {
     if (rc != STATUS_OK) return rc;
     e->context.trie = e->trie;
     rc = find_closing(e, err);
+    if (rc == STATUS_OK) rc = open_vectors(e, err);
     return rc == STATUS_OK ? make_masks(e, err) : rc;
 }
 
@@ -170,10 +209,12 @@ static status make_step_memory(engine *e, error *err) {
     e->owns_logits = e->logits == NULL;
     if (e->owns_logits)
         e->logits = calloc((size_t)e->plan.max_outputs * n_vocab, sizeof *e->logits);
+    e->hidden = calloc((size_t)e->plan.max_rows * model_configuration(e->model)->n_embd,
+                       sizeof *e->hidden);
     e->raw_row = calloc(n_vocab, sizeof *e->raw_row);
     e->best = calloc(e->plan.max_outputs, sizeof *e->best);
-    if (e->pieces == NULL || e->segments == NULL || e->logits == NULL || e->raw_row == NULL ||
-        e->best == NULL) {
+    if (e->pieces == NULL || e->segments == NULL || e->logits == NULL || e->hidden == NULL ||
+        e->raw_row == NULL || e->best == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "engine: no memory for steps");
     }
     return STATUS_OK;
@@ -240,6 +281,7 @@ void engine_close(engine *e) {
     free(e->masked);
     free(e->best);
     free(e->raw_row);
+    free(e->hidden);
     if (e->owns_logits) free(e->logits);
     free(e->segments);
     free(e->pieces);

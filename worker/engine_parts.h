@@ -3,6 +3,7 @@
  *   engine_open.c     plan, model, vocabulary, memory of steps; closing
  *   engine.c          requests come, are cancelled, are too late, end
  *   engine_step.c     a step: pieces to segments, rows to tokens
+ *   engine_vectors.c  the same for inputs of vector requests
  *   engine_figures.c  what others want to know of it, and its own measurement
  *
  * Private to those.  Thread: engine.
@@ -44,6 +45,7 @@ struct engine {
     float *logits;
     bool owns_logits; /* else the model does */
     model_best *best; /* [max_outputs], where a step wants no more */
+    float *hidden;    /* [max_rows][n_embd], what inputs of vectors want */
     float *raw_row;   /* a row as the model gave it, for log probabilities */
     sampler_scratch *scratch;
     int32_t *masked; /* see make_masks() */
@@ -61,5 +63,14 @@ void engine_sweep(engine *e);
 request_fault engine_fault(uint32_t http_status, const char *code, bool retryable, status rc,
                            const char *text);
 void engine_end_late_requests(engine *e, uint64_t now_ns);
+
+/* Give the scheduler inputs of vector requests for which there is room. */
+void engine_begin_vectors(engine *e);
+/* What a piece of such an input wants instead of a token; rows go to `place`, and the place
+ * for the next is returned.  Other pieces stay as they are. */
+float *engine_ask_vectors(const scheduler_piece *piece, model_segment *s, float *place);
+/* What the step gave such a piece; its request may be over then. */
+void engine_take_vectors(engine *e, const scheduler_piece *piece, const model_segment *s,
+                         const float *logits);
 
 #endif

@@ -2,6 +2,7 @@
 #include "worker/engine_parts.h"
 
 #include "common/clock.h"
+#include "worker/embedding.h"
 #include "worker/request_format.h"
 #include <math.h>
 #include <string.h>
@@ -14,6 +15,7 @@ static choice *choice_of(const scheduler_piece *piece) {
 /* Segments of the model for the pieces; the number of rows is returned. */
 static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
     uint32_t n_rows = 0;
+    float *hidden = e->hidden;
     for (size_t i = 0; i < n; i++) {
         sequence *who = e->pieces[i].who;
         request *r = who->owner;
@@ -25,6 +27,7 @@ static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
                                          .n_tokens = e->pieces[i].n_tokens,
                                          .pages = who->pages,
                                          .n_outputs = e->pieces[i].wants_logits ? 1 : 0};
+        hidden = engine_ask_vectors(&e->pieces[i], &e->segments[i], hidden);
         n_rows += e->pieces[i].n_tokens;
     }
     return n_rows;
@@ -71,7 +74,8 @@ static size_t count_masked(const engine *e, const request *r, const choice *c) {
 static bool wants_best_alone(const engine *e, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const request *r = e->pieces[i].who->owner;
-        if (!e->pieces[i].wants_logits) continue;
+        if (e->segments[i].n_outputs == 0) continue;
+        if (r->vectors != NULL) return false;
         const choice *c = choice_of(&e->pieces[i]);
         if (r->job.logprobs) return false;
         if (request_forced(c) < 0 && !sampler_is_plain(c->draws)) return false;
@@ -83,7 +87,7 @@ static bool wants_best_alone(const engine *e, size_t n) {
 static bool best_will_do(const engine *e, size_t n) {
     const model_best *best = e->best;
     for (size_t i = 0; i < n; i++) {
-        if (!e->pieces[i].wants_logits) continue;
+        if (e->segments[i].n_outputs == 0) continue;
         choice *c = choice_of(&e->pieces[i]);
         size_t n_masked = count_masked(e, e->pieces[i].who->owner, c);
         if (request_forced(c) >= 0) {
@@ -160,6 +164,7 @@ status engine_step(engine *e, bool *did_work, error *err) {
     uint64_t begun_ns = clock_monotonic_ns();
     *did_work = false;
     engine_end_late_requests(e, begun_ns);
+    engine_begin_vectors(e);
     size_t n = scheduler_plan(e->scheduler, e->pieces);
     if (n == 0) return STATUS_OK;
     *did_work = true;
@@ -177,8 +182,12 @@ status engine_step(engine *e, bool *did_work, error *err) {
         const scheduler_piece *piece = &e->pieces[i];
         scheduler_advance(e->scheduler, piece->who, piece->n_tokens);
         const request *r = piece->who->owner;
-        if (!piece->wants_logits) continue;
-        if (!r->over) take_row(e, piece, row, best);
+        uint32_t n_outputs = e->segments[i].n_outputs;
+        if (!r->over && r->vectors != NULL)
+            engine_take_vectors(e, piece, &e->segments[i], row);
+        else if (!r->over && n_outputs > 0)
+            take_row(e, piece, row, best);
+        if (n_outputs == 0) continue;
         row += model_configuration(e->model)->n_vocab;
         if (best != NULL) best++;
     }

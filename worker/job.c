@@ -427,8 +427,7 @@ static status read_input(job *j, const reader *r, uint32_t n_vocab) {
         break;
     case WIRE_EMBED:
     case WIRE_RERANK:
-        return error_set(r->err, STATUS_BAD_INPUT,
-                         "this model gives no embeddings and ranks nothing");
+        return error_set(r->err, STATUS_BAD_INPUT, "inputs of vectors are no prompt");
     }
     const cJSON *messages = find(r, "messages");
     if (messages == NULL) return refuse(r, "messages", "is missing");

@@ -36,6 +36,7 @@ typedef struct model_options {
     int64_t loop_answer;
     int64_t loop_code;
     int64_t grace_tokens;
+    const char *pooling;
     const char *log_level;
     bool help;
 } model_options;
@@ -97,6 +98,9 @@ typedef struct model_options {
                     "the same in a fenced block of an answer"),                                \
         OPTIONS_KEY(s, m, "grace_tokens", CONFIG_INT, grace_tokens, "64", 0, 4096, NULL,       \
                     "tokens beyond a limit that may finish a chat's sentence; 0: none"),       \
+        OPTIONS_KEY(s, m, "embedding.pooling", CONFIG_CHOICE, pooling, "auto", 0, 0,           \
+                    "auto|last|mean",                                                          \
+                    "embeddings: the last token's row or the mean; auto: as the file says"),   \
         OPTIONS_KEY(s, m, "log_level", CONFIG_CHOICE, log_level, "info", 0, 0,                 \
                     "debug|info|warn|error", "lines below it are not written"),                \
         OPTIONS_KEY(s, m, "help", CONFIG_BOOL, help, "false", 0, 0, NULL, "this list")

@@ -1,6 +1,7 @@
 #include "worker/request.h"
 
 #include "common/clock.h"
+#include "worker/embedding.h"
 #include "worker/request_format.h"
 #include "worker/request_opening.h"
 #include "worker/result.h"
@@ -17,8 +18,7 @@ static status fault_set(request_fault *f, uint32_t http_status, const char *code
     return rc;
 }
 
-/* What a failed step of the making means to the client. */
-static status fault_from(request_fault *f, status rc) {
+status request_fault_from(request_fault *f, status rc) {
     if (f->http_status != 0) return rc;
     if (rc == STATUS_BAD_INPUT) return fault_set(f, 400, "invalid_value", rc);
     if (rc == STATUS_NO_MEMORY) {
@@ -241,7 +241,7 @@ static status make_choices(request *r, const token_list *ids, bool opens_thinkin
     for (uint32_t i = 0; i < r->n_choices; i++) {
         rc = make_choice(r, i, ids, opens_thinking, seed, f);
         if (rc != STATUS_OK) return rc;
-        r->choices[i].timeline.priority = submit->priority != 0;
+        r->choices[i].timeline.priority = r->priority;
     }
     return replay(r, &submit->resume, f);
 }
@@ -252,20 +252,13 @@ static bool gives_tokens(wire_kind kind) {
     return kind == WIRE_CHAT || kind == WIRE_COMPLETION;
 }
 
-static status check_kind(const wire_submit *submit, request_fault *f) {
-    if (submit->kind != WIRE_EMBED && submit->kind != WIRE_RERANK) return STATUS_OK;
-    error_record(&f->err, STATUS_BAD_INPUT, "this model gives no embeddings and ranks nothing");
-    return fault_set(f, 501, "unsupported", STATUS_BAD_INPUT);
-}
-
 status request_make(request **out, const request_context *context, const wire_submit *submit,
                     uint64_t seed, request_fault *fault) {
     token_list ids = {0};
     bool opens_thinking = false;
     *out = NULL;
     memset(fault, 0, sizeof *fault);
-    status rc = check_kind(submit, fault);
-    if (rc != STATUS_OK) return rc;
+    status rc = STATUS_OK;
     request *r = calloc(1, sizeof *r);
     if (r == NULL) {
         rc = error_set(&fault->err, STATUS_NO_MEMORY, "request: no memory");
@@ -277,6 +270,13 @@ status request_make(request **out, const request_context *context, const wire_su
     r->submitted_ns = clock_monotonic_ns();
     if (submit->deadline_ms > 0) {
         r->deadline_ns = r->submitted_ns + submit->deadline_ms * 1000000u;
+    }
+    r->priority = submit->priority != 0;
+    if (submit->kind == WIRE_EMBED || submit->kind == WIRE_RERANK) {
+        rc = embedding_make(r, submit, fault);
+        if (rc != STATUS_OK) goto fail;
+        *out = r;
+        return STATUS_OK;
     }
     rc = job_parse(&r->job, submit->kind, submit->body.bytes, submit->body.length,
                    context->n_vocab, &context->defaults, fault->param, &fault->err);
@@ -297,7 +297,7 @@ status request_make(request **out, const request_context *context, const wire_su
 fail:
     token_list_release(&ids);
     request_free(r);
-    return fault_from(fault, rc);
+    return request_fault_from(fault, rc);
 }
 
 void request_free(request *r) {
@@ -309,6 +309,7 @@ void request_free(request *r) {
         sequence_release(&r->choices[i].timeline);
     }
     json_grammar_free(r->grammar);
+    embedding_free(r->vectors);
     free(r->choices);
     free(r->result);
     json_text_release(&r->logprobs);

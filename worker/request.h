@@ -10,6 +10,7 @@
 #define SILICEO_WORKER_REQUEST_H
 
 #include "worker/budget.h"
+#include "worker/embedding_settings.h"
 #include "worker/engine.h"
 #include "worker/generation.h"
 #include "worker/job.h"
@@ -30,6 +31,11 @@ typedef struct request_context {
     size_t max_token_bytes; /* of the longest token */
     budget_settings budgets;
     int32_t closing[BUDGET_N_CLOSING]; /* see budget.h */
+    /* of embedding.h */
+    embedding_pooling pooling; /* not AUTO */
+    uint32_t n_embd;
+    int32_t text_end; /* what the file wants behind a text; -1: nothing */
+    int32_t yes, no;  /* how these words begin */
     engine_sink sink;
 } request_context;
 
@@ -54,6 +60,8 @@ typedef struct choice {
     bool open;
 } choice;
 
+struct embedding;
+
 typedef struct request {
     struct request *next; /* the engine's list */
     const request_context *context;
@@ -65,6 +73,8 @@ typedef struct request {
     uint32_t n_choices;
     uint32_t n_open;
     uint32_t n_prompt;
+    uint32_t priority;         /* of its sequences */
+    struct embedding *vectors; /* NULL: it has choices; see embedding.h */
     bool over;
     uint64_t number; /* of the next TOKENS */
     json_text logprobs;
@@ -77,6 +87,9 @@ typedef struct request {
     double expert_misses; /* its share by rows */
     uint64_t rows;
 } request;
+
+/* Complete a fault by what a failed step of the making means to the client; rc again. */
+status request_fault_from(request_fault *f, status rc);
 
 /* seed: for a request without one.  On failure *out is NULL and fault is filled. */
 status request_make(request **out, const request_context *context, const wire_submit *submit,
