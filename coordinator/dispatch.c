@@ -180,16 +180,21 @@ static bool place(coordinator *c, request *r, node *n, uint64_t now_ns) {
     return false;
 }
 
+/* Near the limit the node's own count decides, and of the inputs of vectors it alone knows the
+ * longest. */
+static bool clearly_too_long(const request *r, const node_model *m) {
+    if (m->context_tokens == 0 || r->kind == WIRE_EMBED || r->kind == WIRE_RERANK) return false;
+    return forecast_prompt_tokens(r, m) > 2.0 * (double)m->context_tokens;
+}
+
 /* Nodes in this state that serve the request.  A prompt that is clearly too long
- * for a node is kept from it; near the limit the node's own count decides. */
+ * for a node is kept from it. */
 static size_t mark_in_state(snapshot *s, const request *r, node_state state) {
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) {
         node_model *m =
             s->nodes[i]->state == state ? fitting_model(s->c, r, s->nodes[i]) : NULL;
-        s->may[i] = m != NULL && s->views[i].places > 0 &&
-                    (m->context_tokens == 0 ||
-                     forecast_prompt_tokens(r, m) <= 2.0 * (double)m->context_tokens);
+        s->may[i] = m != NULL && s->views[i].places > 0 && !clearly_too_long(r, m);
         if (m != NULL) {
             s->views[i].speed = &m->speed;
             s->views[i].held_tokens = forecast_held_tokens(r, m);

@@ -173,6 +173,7 @@ status embedding_begin(request *r, sequence **out, request_fault *fault) {
     input->timeline.owner = r;
     input->timeline.choice = (uint32_t)v->n_begun;
     input->timeline.priority = r->priority;
+    input->timeline.runs_whole = takes_means(r);
     r->n_prompt += (uint32_t)ids.length;
     v->next = v->next->next;
     v->n_begun++;

@@ -208,7 +208,7 @@ static bool make_room(scheduler *s, sequence *who, uint32_t n_tokens) {
 static uint32_t pages_wanted(const scheduler *s, const sequence *who, uint32_t n_running) {
     const scheduler_cache *c = &s->params.cache;
     uint32_t n = pages_for(who->n_tokens);
-    if (who->parked == NULL && c->find != NULL) {
+    if (who->parked == NULL && !who->runs_whole && c->find != NULL) {
         uint32_t found = c->find(c->context, who) / MODEL_PAGE_TOKENS;
         n -= found < n ? found : n;
     }
@@ -250,7 +250,8 @@ static bool find_room(scheduler *s, const sequence *who) {
 
 static void begin(scheduler *s, sequence *who) {
     const scheduler_cache *c = &s->params.cache;
-    who->n_run = c->begin != NULL ? c->begin(c->context, who) : 0;
+    bool may = !who->runs_whole && c->begin != NULL;
+    who->n_run = may ? c->begin(c->context, who) : 0;
     CHECK(who->n_run % MODEL_CHUNK_TOKENS == 0 && who->n_run < who->n_prompt);
     CHECK(who->n_pages == pages_for(who->n_run));
 }

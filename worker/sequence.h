@@ -37,6 +37,7 @@ typedef struct sequence {
     uint32_t
         n_drafted; /* guesses: tokens[n_tokens .. n_tokens + n_drafted), within cap_tokens */
     uint32_t priority; /* 0 interactive, 1 background */
+    bool runs_whole;   /* rows of all its tokens are wanted: no cache may give it any */
     /* Positions within the prompt where a piece must end: ascending, see sequence_add_stop(). */
     uint32_t stops[SEQUENCE_MAX_STOPS];
     uint32_t n_stops;

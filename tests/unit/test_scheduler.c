@@ -575,6 +575,29 @@ static void a_prompt_that_the_cache_knows_begins_behind_it(void **state) {
     close_bench(&b);
 }
 
+static void a_sequence_whose_rows_are_all_wanted_runs_from_its_beginning(void **state) {
+    (void)state;
+    bench b;
+    open_bench(&b, &(bench_shape){.n_pages = 16,
+                                  .n_sequences = 2,
+                                  .chunk_tokens = 256,
+                                  .max_waiting = 4,
+                                  .has_cache = true});
+    sequence *first = add_text(&b, 3, 300, 4, 0);
+    assert_true(sequence_add_stop(first, 256));
+    assert_true(scheduler_submit(b.scheduler, first));
+    (void)step(&b);
+    (void)step(&b);
+    sequence *second = add_text(&b, 3, 400, 4, 0);
+    second->runs_whole = true;
+    assert_true(scheduler_submit(b.scheduler, second));
+    (void)step(&b);
+    assert_int_equal(b.n_begun, 0);
+    assert_int_equal(second->n_run, 256);
+    run_to_the_end(&b, 20);
+    close_bench(&b);
+}
+
 static void guesses_get_pages_while_there_are_some(void **state) {
     (void)state;
     bench b;
@@ -872,6 +895,7 @@ int main(void) {
         cmocka_unit_test(a_piece_ends_where_someone_wants_to_look),
         cmocka_unit_test(stops_are_bounded_and_ascend),
         cmocka_unit_test(a_prompt_that_the_cache_knows_begins_behind_it),
+        cmocka_unit_test(a_sequence_whose_rows_are_all_wanted_runs_from_its_beginning),
         cmocka_unit_test(guesses_get_pages_while_there_are_some),
         cmocka_unit_test(background_gives_way_and_goes_on_where_it_was),
         cmocka_unit_test(background_never_displaces_and_interactive_never_its_like),
