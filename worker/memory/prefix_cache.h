@@ -1,0 +1,91 @@
+/* prefix_cache.h - beginnings of prompts that need not run again: KV pages and the recurrent
+ * state behind them.
+ *
+ * A state exists for one position alone, so a hit is possible only where a snapshot of it was
+ * taken; the pages before it are the other half.  Both stand at multiples of
+ * PREFIX_BLOCK_TOKENS and come from tokens that ran as pieces of a prompt, so that going on
+ * from them gives the bits that running them again would give.
+ *
+ * A page is held where it lies, by reference, as long as no sequence wants its place; then it
+ * moves to RAM, or is forgotten.  Snapshots lie in RAM.  One budget of RAM holds both; what was
+ * not used for longest goes first, and what belongs to background work before everything else.
+ * Background work never takes the place of an interactive chat's.  Pages are kept while a
+ * snapshot behind them is.
+ *
+ * Allocates only in its constructor.  Thread: engine, between steps.
+ */
+#ifndef SILICEO_WORKER_MEMORY_PREFIX_CACHE_H
+#define SILICEO_WORKER_MEMORY_PREFIX_CACHE_H
+
+#include "common/error.h"
+#include "worker/memory/kv_pages.h"
+#include "worker/memory/prefix_index.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct prefix_cache prefix_cache;
+
+/* Who has the pages and states: the model (see prefix_memory_of()), or a test's double. */
+typedef struct prefix_memory {
+    void *context;
+    size_t page_bytes, state_bytes;
+    void (*page_save)(void *context, uint32_t page, void *bytes);
+    void (*page_load)(void *context, uint32_t page, const void *bytes);
+    void (*state_save)(void *context, uint32_t state, void *bytes);
+    void (*state_load)(void *context, uint32_t state, const void *bytes);
+} prefix_memory;
+
+typedef struct prefix_params {
+    prefix_memory memory;
+    kv_pages *pages;      /* must outlive the cache */
+    uint64_t ram_bytes;   /* at least a snapshot's */
+    const char *identity; /* equal where equal tokens give equal bits */
+} prefix_params;
+
+typedef struct prefix_stats {
+    uint64_t lookups, hits; /* begins, and those that skipped something */
+    uint64_t hit_tokens;    /* skipped, since the start */
+    uint64_t ram_bytes;     /* of pages and snapshots in RAM */
+    uint64_t ram_budget_bytes;
+    uint32_t n_snapshots;
+    uint32_t n_blocks;
+    uint32_t n_in_place; /* pages held where they lie */
+} prefix_stats;
+
+status prefix_cache_open(prefix_cache **out, const prefix_params *params, error *err);
+void prefix_cache_close(prefix_cache *c); /* accepts NULL */
+
+/* The longest beginning of the tokens that is held, of whole blocks and shorter than they are:
+ * so many tokens, and the pages of them that lie where they are. */
+typedef struct prefix_found {
+    uint32_t n_tokens;
+    uint32_t n_in_place;
+} prefix_found;
+prefix_found prefix_cache_find(const prefix_cache *c, const int32_t *tokens, uint32_t n_tokens);
+
+/* Go on from there: its pages, with an owner more, are put into pages, and its state is loaded
+ * into `state`.  Pages that lie in RAM take free ones.  Returns the tokens skipped. */
+uint32_t prefix_cache_begin(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens,
+                            bool background, uint32_t state, uint32_t *pages);
+
+/* Hold n_tokens (whole blocks) that ran: their pages, and `state` as it is behind them.  False
+ * when there is no room for it. */
+bool prefix_cache_keep(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens,
+                       bool background, uint32_t state, const uint32_t *pages);
+
+/* Is there a snapshot exactly behind n_tokens?  If so, it goes by `name` too, and the name is
+ * among the lost ones once it is gone; 0: no name. */
+bool prefix_cache_holds(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens,
+                        uint64_t name);
+/* Names whose snapshots are gone, each once; more than a few hundred are not remembered. */
+size_t prefix_cache_take_lost(prefix_cache *c, uint64_t *names, size_t cap);
+
+/* Give back pages that lie where they are, until n more are free or it has no more to give. */
+void prefix_cache_reclaim(prefix_cache *c, uint32_t n);
+/* Forget everything. */
+void prefix_cache_clear(prefix_cache *c);
+
+void prefix_cache_read_stats(const prefix_cache *c, prefix_stats *out);
+
+#endif
