@@ -247,6 +247,7 @@ static void cpu_close(backend *base) {
 
 static const backend_ops cpu_ops = {
     .name = "cpu",
+    .verifies_rows = true,
     .close = cpu_close,
     .begin = cpu_begin,
     .embed = cpu_embed,
