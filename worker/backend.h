@@ -145,6 +145,7 @@ typedef struct backend_ops {
     size_t (*page_bytes)(const backend *b);
     void (*page_save)(backend *b, uint32_t page, void *bytes);
     void (*page_load)(backend *b, uint32_t page, const void *bytes);
+    void (*page_copy)(backend *b, uint32_t to, uint32_t from);
 
     void (*forget_experts)(backend *b); /* empty the slots */
     void (*read_stats)(const backend *b, model_stats *out);

@@ -352,6 +352,11 @@ void model_page_load(model *m, uint32_t page, const void *bytes) {
     m->device->ops->page_load(m->device, page, bytes);
 }
 
+void model_page_copy(model *m, uint32_t to, uint32_t from) {
+    CHECK(to < m->params.n_pages && from < m->params.n_pages);
+    if (to != from) m->device->ops->page_copy(m->device, to, from);
+}
+
 float *model_logits_memory(model *m) {
     return m->device->ops->logits_memory(m->device);
 }

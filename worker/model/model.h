@@ -131,6 +131,7 @@ void model_state_copy(model *m, uint32_t to, uint32_t from);
 size_t model_page_bytes(const model *m);
 void model_page_save(model *m, uint32_t page, void *bytes);
 void model_page_load(model *m, uint32_t page, const void *bytes);
+void model_page_copy(model *m, uint32_t to, uint32_t from);
 
 /* Run one step.  logits gets [sum of n_outputs][n_vocab], segment by segment; it
  * may be NULL when no row asks.  After a failure (STATUS_DEVICE) the states and
