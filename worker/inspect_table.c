@@ -156,7 +156,7 @@ static void print_kv(const model_config *c, FILE *out) {
     static const struct {
         const char *name;
         kv_type type;
-    } types[] = {{"f32", KV_F32}, {"f16", KV_F16}, {"q8", KV_Q8}};
+    } types[] = {{"f32", KV_F32}, {"f16", KV_F16}, {"q8", KV_Q8}, {"q4", KV_Q4}};
     (void)fprintf(out, "  KV a token          ");
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         uint64_t n_bytes = plan_page_bytes(c, types[i].type) / KV_PAGE_TOKENS;

@@ -156,7 +156,10 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
     out->pooling = strcmp(o->pooling, "mean") == 0   ? POOLING_MEAN
                    : strcmp(o->pooling, "last") == 0 ? POOLING_LAST
                                                      : POOLING_AUTO;
-    out->kv = strcmp(o->kv, "f32") == 0 ? KV_F32 : strcmp(o->kv, "q8") == 0 ? KV_Q8 : KV_F16;
+    out->kv = strcmp(o->kv, "f32") == 0  ? KV_F32
+              : strcmp(o->kv, "q8") == 0 ? KV_Q8
+              : strcmp(o->kv, "q4") == 0 ? KV_Q4
+                                         : KV_F16;
     out->activations = strcmp(o->activations, "f32") == 0 ? ACTIVATIONS_F32 : ACTIVATIONS_INT8;
     return parse_slots(o->slots, n_experts_total, &out->n_slots, err);
 }

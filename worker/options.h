@@ -56,7 +56,7 @@ typedef struct model_options {
                     "cache profile: a name in deploy/profiles or a path"),                     \
         OPTIONS_KEY(s, m, "slots", CONFIG_STRING, slots, "auto", 0, 0, NULL,                   \
                     "expert slots over all layers: a count, a share as 25%, all or auto"),     \
-        OPTIONS_KEY(s, m, "kv", CONFIG_CHOICE, kv, "f16", 0, 0, "f32|f16|q8",                  \
+        OPTIONS_KEY(s, m, "kv", CONFIG_CHOICE, kv, "f16", 0, 0, "f32|f16|q8|q4",               \
                     "type of cached keys and values"),                                         \
         OPTIONS_KEY(s, m, "activations", CONFIG_CHOICE, activations, "int8", 0, 0, "int8|f32", \
                     "activations of the matrix products"),                                     \

@@ -6,6 +6,29 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/kv_layout.h"
 
+/* Sixteen values of 4 bits, two a byte, as floats. */
+static inline v16 kv_from_pairs(const unsigned char *pairs) {
+    unsigned char bytes[16];
+    const __m128i two = _mm_loadl_epi64((const __m128i *)(const void *)pairs);
+    const __m128i low = _mm_set1_epi8(15);
+    _mm_storeu_si128(
+        (__m128i *)(void *)bytes,
+        _mm_unpacklo_epi8(_mm_and_si128(two, low), _mm_and_si128(_mm_srli_epi16(two, 4), low)));
+    return v_from_int8(bytes);
+}
+
+/* Thirty-two floats, 0 .. 15, to 16 bytes. */
+static inline void kv_to_pairs(unsigned char *pairs, v16 a, v16 b) {
+    unsigned char bytes[32];
+    const __m128i weights = _mm_set1_epi16(0x1001); /* 1 and 16 */
+    v_to_int8(bytes, a);
+    v_to_int8(bytes + 16, b);
+    const __m128i *at = (const __m128i *)(const void *)bytes;
+    const __m128i first = _mm_maddubs_epi16(_mm_loadu_si128(at), weights);
+    const __m128i second = _mm_maddubs_epi16(_mm_loadu_si128(at + 1), weights);
+    _mm_storeu_si128((__m128i *)(void *)pairs, _mm_packus_epi16(first, second));
+}
+
 /* Values from .. from + n - 1 of position slot; from is a multiple of 32, n of 16. */
 static inline void kv_read(uint32_t type, const unsigned char *block, uint32_t head_dim,
                            uint32_t slot, uint32_t from, uint32_t n, float *out) {
@@ -20,6 +43,16 @@ static inline void kv_read(uint32_t type, const unsigned char *block, uint32_t h
             uint16_t half;
             memcpy(&half, scales + i / KV_GROUP * 2, 2);
             v_store(out + i, v_mul(v_set(half_to_float(half)), v_from_int8(block + at + i)));
+        }
+    } else if (type == KV_Q4) {
+        const unsigned char *scales =
+            block + (size_t)KV_PAGE_TOKENS * head_dim / 2 + at / KV_GROUP * 4;
+        for (uint32_t i = 0; i < n; i += 16) {
+            uint16_t halves[2];
+            memcpy(halves, scales + i / KV_GROUP * 4, 4);
+            v_store(out + i,
+                    v_fma(v_set(half_to_float(halves[0])), kv_from_pairs(block + (at + i) / 2),
+                          v_set(half_to_float(halves[1]))));
         }
     } else {
         memcpy(out, block + at * 4, (size_t)n * 4);
@@ -39,6 +72,21 @@ static inline void kv_write_q8(unsigned char *values, unsigned char *scale, cons
     memcpy(scale, &half, 2);
 }
 
+static inline void kv_write_q4(unsigned char *pairs, unsigned char *scale, const float *row) {
+    const v16 a = v_load(row), b = v_load(row + 16), minus = v_set(-1.0f);
+    const float high = v_largest(v_max(a, b));
+    float low = -v_largest(v_max(v_mul(a, minus), v_mul(b, minus)));
+    if (v_is_nan(a) | v_is_nan(b)) low = NAN;
+    const uint16_t halves[2] = {half_from_float((high - low) / 15.0f),
+                                half_from_float(low + 0.0f)}; /* no -0 */
+    const float step = half_to_float(halves[0]);
+    const v16 inverse = v_set(step > 0.0f ? 1.0f / step : 0.0f);
+    const v16 minimum = v_set(half_to_float(halves[1])), limit = v_set(15.0f);
+    kv_to_pairs(pairs, v_max(v_min(v_mul(v_sub(a, minimum), inverse), limit), v_zero()),
+                v_max(v_min(v_mul(v_sub(b, minimum), inverse), limit), v_zero()));
+    memcpy(scale, halves, 4);
+}
+
 /* kv_row_write() */
 static inline void kv_write(uint32_t type, unsigned char *block, uint32_t head_dim,
                             uint32_t slot, const float *row) {
@@ -50,6 +98,10 @@ static inline void kv_write(uint32_t type, unsigned char *block, uint32_t head_d
         unsigned char *scales = block + (size_t)KV_PAGE_TOKENS * head_dim;
         for (uint32_t i = 0; i < head_dim; i += KV_GROUP)
             kv_write_q8(block + at + i, scales + (at + i) / KV_GROUP * 2, row + i);
+    } else if (type == KV_Q4) {
+        unsigned char *scales = block + (size_t)KV_PAGE_TOKENS * head_dim / 2;
+        for (uint32_t i = 0; i < head_dim; i += KV_GROUP)
+            kv_write_q4(block + (at + i) / 2, scales + (at + i) / KV_GROUP * 4, row + i);
     } else {
         memcpy(block + at * 4, row, (size_t)head_dim * 4);
     }

@@ -5,9 +5,10 @@
  *         256, at most 32 query heads a KV head.
  * Launch  attention_prepare: a warp a head of a row.
  *         attention_tile: grid (tiles, KV heads), block 256: 32 queries (rows times the heads of a
- *         KV head) against all their positions, in the same way.
+ *         KV head) against all their positions, for pages of float32.
  *         attention_half: grid (tiles, KV heads), block 256: 64 queries, 16 of them by two warps of
- *         which each has half of the dimensions; scores and values by tensor cores.
+ *         which each has half of the dimensions; scores and values by tensor cores, for pages of
+ *         the other types.
  * Cost    attention_tile is bound by float32 arithmetic,
  *         attention_half by loads from shared memory, two a product.
  * Oracle  kernels/cpu/attention_prepare.c, attention.c; compared in
@@ -92,34 +93,23 @@ template <int QUERIES> struct query_block {
 
 /* Dimensions from .. from + dims - 1 of the keys of n positions that lie in one page; all of a
  * thread's loads come before its first store.  What lies beyond n repeats the last position. */
-template <uint32_t TYPE, int DIMS, int PITCH>
-DEVICE void stage_keys_of(const kv_view &kv, const unsigned char *block, uint32_t slot,
-                          uint32_t n, uint32_t from, uint32_t dims, float *keys) {
+template <int DIMS, int PITCH>
+DEVICE void stage_keys(const kv_view &kv, const unsigned char *block, uint32_t slot, uint32_t n,
+                       uint32_t from, uint32_t dims, float *keys) {
     enum { EACH = POSITIONS * DIMS / 4 / ATTENTION_BLOCK };
     const uint32_t quads = dims / 4;
     float4 held[EACH];
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
         const uint32_t i = threadIdx.x + k * ATTENTION_BLOCK, p = i / quads;
-        held[k] = kv_value4<TYPE>(block, kv.head_dim, slot + (p < n ? p : n - 1),
-                                  from / 4 + i % quads);
+        held[k] = kv_value4<KV_F32>(block, kv.head_dim, slot + (p < n ? p : n - 1),
+                                    from / 4 + i % quads);
     }
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
         const uint32_t i = threadIdx.x + k * ATTENTION_BLOCK, p = i / quads;
         if (p < POSITIONS) *(float4 *)(keys + p * PITCH + 4 * (i % quads)) = held[k];
     }
-}
-
-template <int DIMS, int PITCH>
-DEVICE void stage_keys(const kv_view &kv, const unsigned char *block, uint32_t slot, uint32_t n,
-                       uint32_t from, uint32_t dims, float *keys) {
-    if (kv.type == KV_F16)
-        stage_keys_of<KV_F16, DIMS, PITCH>(kv, block, slot, n, from, dims, keys);
-    else if (kv.type == KV_F32)
-        stage_keys_of<KV_F32, DIMS, PITCH>(kv, block, slot, n, from, dims, keys);
-    else
-        stage_keys_of<KV_Q8, DIMS, PITCH>(kv, block, slot, n, from, dims, keys);
 }
 
 /* Adds to the scores of N queries first .. against the lane's position. */
@@ -172,22 +162,11 @@ DEVICE void softmax_update(query_block<QUERIES> *s, uint32_t q, float score, boo
 
 /* The values of the thread's dimension at n positions, n >= 1; beyond, where all weights are
  * zero, the last one again. */
-template <uint32_t TYPE>
-DEVICE void load_values_of(const kv_view &kv, const unsigned char *block, uint32_t slot,
-                           uint32_t n, uint32_t x, float (&v)[POSITIONS]) {
-#pragma unroll
-    for (uint32_t p = 0; p < POSITIONS; p++)
-        v[p] = kv_value<TYPE>(block, kv.head_dim, slot + (p < n ? p : n - 1), x);
-}
-
 DEVICE void load_values(const kv_view &kv, const unsigned char *block, uint32_t slot,
                         uint32_t n, uint32_t x, float (&v)[POSITIONS]) {
-    if (kv.type == KV_F16)
-        load_values_of<KV_F16>(kv, block, slot, n, x, v);
-    else if (kv.type == KV_F32)
-        load_values_of<KV_F32>(kv, block, slot, n, x, v);
-    else
-        load_values_of<KV_Q8>(kv, block, slot, n, x, v);
+#pragma unroll
+    for (uint32_t p = 0; p < POSITIONS; p++)
+        v[p] = kv_value<KV_F32>(block, kv.head_dim, slot + (p < n ? p : n - 1), x);
 }
 
 /* A block's queries are reset and those that are not there zeroed. */
@@ -382,13 +361,19 @@ DEVICE void half_begin(half_query &h, const attention_args &a, uint32_t first_he
 }
 
 /* Eight values of a position as halves: values 8 i .. + 7. */
+template <uint32_t TYPE>
+DEVICE uint4 halves8_of(const unsigned char *block, uint32_t dim, uint32_t slot, uint32_t i) {
+    float4 x, y;
+    kv_value8<TYPE>(block, dim, slot, i, x, y);
+    return make_uint4(half_pair(x.x, x.y), half_pair(x.z, x.w), half_pair(y.x, y.y),
+                      half_pair(y.z, y.w));
+}
+
 DEVICE uint4 halves8(uint32_t type, const unsigned char *block, uint32_t dim, uint32_t slot,
                      uint32_t i) {
     if (type == KV_F16) return __ldcg((const uint4 *)block + slot * (dim / 8) + i);
-    const float4 x = kv_value4<KV_Q8>(block, dim, slot, 2 * i);
-    const float4 y = kv_value4<KV_Q8>(block, dim, slot, 2 * i + 1);
-    return make_uint4(half_pair(x.x, x.y), half_pair(x.z, x.w), half_pair(y.x, y.y),
-                      half_pair(y.z, y.w));
+    if (type == KV_Q8) return halves8_of<KV_Q8>(block, dim, slot, i);
+    return halves8_of<KV_Q4>(block, dim, slot, i);
 }
 
 /* Keys and values on their way to shared memory, eight of a position each. */

@@ -12,7 +12,7 @@
  *         then the weighted sum, the gate and the quantized row.
  * Half    A float32 operand is two halves, the value rounded and what that leaves: 22 bits.  The
  *         16 rows of a product are the 8 heads' rounded values and their rests.  float32 pages
- *         are two halves, too; int8 pages are rounded to one.
+ *         are two halves, too; int8 and 4-bit pages are rounded to one.
  * Order   A row's split depends on its own length and n_splits alone.
  * Cost    the pages are read once a KV head.
  * Oracle  kernels/cpu/attention_prepare.c, attention.c; tests/kernels/cuda_mixer_cases.c.
@@ -68,8 +68,8 @@ DEVICE void kv_load8(const unsigned char *block, uint32_t dim, uint32_t slot, ui
         w.high = __ldcg((const uint4 *)block + slot * (dim / 8) + i);
         return;
     }
-    const float4 a = kv_value4<TYPE>(block, dim, slot, 2 * i);
-    const float4 b = kv_value4<TYPE>(block, dim, slot, 2 * i + 1);
+    float4 a, b;
+    kv_value8<TYPE>(block, dim, slot, i, a, b);
     w.high = eight_halves(a, b);
     if (TYPE == KV_F32) w.low = eight_rests(a, b);
 }
@@ -490,6 +490,10 @@ KERNEL_FIT(attention_step_f16, attention_step_args, ATTENTION_STEP_BLOCK, 3) {
 KERNEL(attention_step_q8, attention_step_args, ATTENTION_STEP_BLOCK) {
     __shared__ __align__(16) attention_shared s[1];
     split_body<KV_Q8>(a, s);
+}
+KERNEL(attention_step_q4, attention_step_args, ATTENTION_STEP_BLOCK) {
+    __shared__ __align__(16) attention_shared s[1];
+    split_body<KV_Q4>(a, s);
 }
 KERNEL(attention_step_f32, attention_step_args, ATTENTION_STEP_BLOCK) {
     __shared__ __align__(16) attention_shared s[1];

@@ -46,6 +46,7 @@
     X(attention_prepare)                                                                       \
     X(attention_step_f16)                                                                      \
     X(attention_step_q8)                                                                       \
+    X(attention_step_q4)                                                                       \
     X(attention_step_f32)                                                                      \
     X(attention_combine)                                                                       \
     X(attention_tile)                                                                          \

@@ -14,8 +14,8 @@
  *                    kernels/attention_prepare.h and kernels/attention.h for runs of one row: each
  *                    split of a row's positions by a block, then combined.  The workspace
  *                    holds the partial results.
- * attention_tile     the same op for many rows of one run, without workspace, in float32.
- * attention_half     attention_tile for pages of halves or int8, whose products are of half floats.
+ * attention_tile     the same op for many rows of one run, without workspace, pages of float32.
+ * attention_half     attention_tile for pages of the other types; products are of half floats.
  * Pages              kv_layout.h's layout, in device memory.
  * Limits             state dim a multiple of 32 up to 128; head_dim a multiple of 32 up to 256; at
  *                    most 32 query heads a KV head.
@@ -165,6 +165,7 @@ static inline cuda_kernel attention_step_choose(const attention_step_args *a, cu
     s->grid_z = a->prepare.base.batch.n_rows;
     return a->prepare.base.kv.type == KV_F16  ? CUDA_KERNEL_attention_step_f16
            : a->prepare.base.kv.type == KV_Q8 ? CUDA_KERNEL_attention_step_q8
+           : a->prepare.base.kv.type == KV_Q4 ? CUDA_KERNEL_attention_step_q4
                                               : CUDA_KERNEL_attention_step_f32;
 }
 

@@ -485,7 +485,10 @@ static void time_attention(uint32_t n_rows, uint32_t position, uint32_t type) {
     const uint32_t n_pages = (position + n_rows + 63) / 64;
     const batch_view batch = take_batch(n_rows, position, n_pages);
     const size_t layer = kv_layer_bytes(type, KV, D);
-    const char *kv_name = type == KV_F32 ? "f32" : type == KV_F16 ? "f16" : "q8";
+    const char *kv_name = type == KV_F32   ? "f32"
+                          : type == KV_F16 ? "f16"
+                          : type == KV_Q8  ? "q8"
+                                           : "q4";
     kv_view kv = {
         take_weights(type == KV_F32 ? QUANT_F32 : QUANT_F16, n_pages * layer * LAYERS),
         layer * LAYERS,
@@ -704,6 +707,7 @@ static void time_all(void) {
     time_attention(1, 32000, KV_F16);
     time_attention(1, 1000, KV_F32);
     time_attention(1, 8000, KV_Q8);
+    time_attention(1, 8000, KV_Q4);
     time_matmul(QUANT_Q5_K, 8192, 2048, 512);
     time_matmul(QUANT_Q4_K, 8192, 2048, 2048);
     time_matmul(QUANT_Q6_K, 8192, 2048, 2048);

@@ -296,6 +296,7 @@ int main(int argc, char *argv[]) {
     bench_delta_net();
     bench_attention(KV_F16, "f16");
     bench_attention(KV_Q8, "q8");
+    bench_attention(KV_Q4, "q4");
     bench_attention(KV_F32, "f32");
     free(scratch);
     return 0;

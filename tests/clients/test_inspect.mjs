@@ -81,7 +81,7 @@ await test('the table says what running the model needs', () => {
     const table = execFileSync(program('siliceo-worker'), ['inspect', '--model', 'deploy/models/demo.gguf'], { encoding: 'utf8' });
     assert.match(table, /8 layers: 6 delta net, 2 full attention/);
     assert.match(table, /experts +256, 32 a token/);
-    assert.match(table, /KV a token +f32 4096 bytes, f16 2048 bytes, q8 1088 bytes/);
+    assert.match(table, /KV a token +f32 4096 bytes, f16 2048 bytes, q8 1088 bytes, q4 640 bytes/);
 });
 await test('--check names the tensor whose scale is no number, by its place in the file', () => {
     const bytes = readFileSync('deploy/models/draft.gguf');

@@ -229,7 +229,9 @@ double case_attention_step(const kernel_device *device);
 double case_attention_tile(const kernel_device *device);
 double case_attention_step_f16(const kernel_device *device);
 double case_attention_step_q8(const kernel_device *device);
+double case_attention_step_q4(const kernel_device *device);
 double case_attention_half(const kernel_device *device);
 double case_attention_q8(const kernel_device *device);
+double case_attention_q4(const kernel_device *device);
 
 #endif

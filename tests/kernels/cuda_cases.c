@@ -40,7 +40,9 @@ const cuda_case cuda_cases[] = {
     {"attention, tiles, f32", case_attention_tile, 1e-5},
     {"attention, steps, f16", case_attention_step_f16, 1e-4},
     {"attention, steps, q8", case_attention_step_q8, 1e-3},
+    {"attention, steps, q4", case_attention_step_q4, 1e-3},
     {"attention, halves, f16", case_attention_half, 1e-3},
     {"attention, halves, q8", case_attention_q8, 2e-3},
+    {"attention, halves, q4", case_attention_q4, 2e-3},
 };
 const size_t n_cuda_cases = sizeof cuda_cases / sizeof cuda_cases[0];

@@ -351,9 +351,15 @@ double case_attention_step_f16(const kernel_device *device) {
 double case_attention_step_q8(const kernel_device *device) {
     return attention_cases(device, WAY_STEP, KV_Q8);
 }
+double case_attention_step_q4(const kernel_device *device) {
+    return attention_cases(device, WAY_STEP, KV_Q4);
+}
 double case_attention_half(const kernel_device *device) {
     return attention_cases(device, WAY_HALF, KV_F16);
 }
 double case_attention_q8(const kernel_device *device) {
     return attention_cases(device, WAY_HALF, KV_Q8);
+}
+double case_attention_q4(const kernel_device *device) {
+    return attention_cases(device, WAY_HALF, KV_Q4);
 }

@@ -198,12 +198,15 @@ static void any_shape_and_batch_is_near_double_precision_and_equal_in_all_tiers(
     check(2, 1, 256, 64, 1, KV_F32, 1e-6);
 }
 
-static void half_and_byte_pages_cost_their_rounding_only(void **state) {
+static void smaller_pages_cost_their_rounding_only(void **state) {
     (void)state;
     check(16, 2, 256, 64, 70, KV_F16, 1e-3);
     check(6, 2, 64, 16, 150, KV_F16, 1e-3);
     check(16, 2, 256, 64, 70, KV_Q8, 2e-2);
     check(5, 1, 96, 32, 129, KV_Q8, 2e-2);
+    check(16, 2, 256, 64, 70, KV_Q4, 0.2);
+    check(5, 1, 96, 32, 129, KV_Q4, 0.2);
+    check(3, 3, 32, 6, 64, KV_Q4, 0.2);
 }
 
 static void more_heads_than_a_tile_holds_work(void **state) {
@@ -268,8 +271,8 @@ static void far_positions_use_the_float32_product(void **state) {
 /* A NaN in a key reaches the rows that see it and no earlier row. */
 static void nan_reaches_later_rows_only(void **state) {
     (void)state;
-    const uint32_t types[] = {KV_F32, KV_F16, KV_Q8};
-    for (size_t i = 0; i < 3; i++) {
+    const uint32_t types[] = {KV_F32, KV_F16, KV_Q8, KV_Q4};
+    for (size_t i = 0; i < 4; i++) {
         sequence_case c = case_new(4, 1, 64, 32, 80, types[i]);
         c.v[40 * 64 + 3] = NAN;
         OPS_EACH_TIER {
@@ -316,35 +319,61 @@ static void rows_of_every_type_come_back_as_they_must(void **state) {
     float *row = ops_random_floats(&seed, 96, -3.0f, 3.0f), back[96];
     for (size_t i = 32; i < 64; i++)
         row[i] = 0.0f;
-    const uint32_t types[] = {KV_F32, KV_F16, KV_Q8};
-    for (size_t i = 0; i < 3; i++) {
+    /* Of the values from -3 to 3: exact, a rounded half, half a step of 254 or of 15. */
+    const uint32_t types[] = {KV_F32, KV_F16, KV_Q8, KV_Q4};
+    const double steps[] = {0, 2e-3, 0.0125, 0.21};
+    for (size_t i = 0; i < 4; i++) {
         unsigned char *block = malloc(kv_block_bytes(types[i], 96));
         assert_non_null(block);
         for (uint32_t slot = 0; slot < 64; slot += 21) {
             kv_row_write(types[i], block, 96, slot, row);
             kv_row_read(types[i], block, 96, slot, back);
             for (size_t j = 0; j < 96; j++) {
-                const double step = types[i] == KV_F32 ? 0 : types[i] == KV_F16 ? 2e-3 : 0.0125;
-                assert_true(fabs((double)back[j] - (double)row[j]) <= step);
+                const double off = fabs((double)back[j] - (double)row[j]);
+                assert_true(off <= (row[j] == 0.0f ? 0 : steps[i]));
             }
         }
         free(block);
     }
     assert_int_equal(kv_block_bytes(KV_Q8, 256), 64 * 256 + 64 * 8 * 2);
-    assert_int_equal(kv_block_bytes(KV_Q4, 256), 0);
+    assert_int_equal(kv_block_bytes(KV_Q4, 256), 64 * 128 + 64 * 8 * 4);
+    assert_int_equal(kv_block_bytes(KV_Q4 + 1, 256), 0);
     free(row);
+}
+
+/* Far from zero and near each other, constant, all zero, of one sign: the minimum takes what the
+ * four bits would lose, and a tier writes what the oracle writes. */
+static void four_bits_keep_what_lies_off_zero(void **state) {
+    (void)state;
+    enum { DIM = 32 };
+    const float offsets[] = {40.0f, -40.0f, 0.0f, 7.5f}, widths[] = {1.0f, 1.0f, 0.0f, 0.0f};
+    for (size_t i = 0; i < 4; i++) {
+        uint64_t seed = 5 + i;
+        float *row = ops_random_floats(&seed, DIM, 0.0f, widths[i]), back[DIM];
+        unsigned char *block = malloc(kv_block_bytes(KV_Q4, DIM));
+        assert_non_null(block);
+        for (size_t j = 0; j < DIM; j++)
+            row[j] += offsets[i];
+        kv_row_write(KV_Q4, block, DIM, 9, row);
+        kv_row_read(KV_Q4, block, DIM, 9, back);
+        for (size_t j = 0; j < DIM; j++)
+            assert_true(fabsf(back[j] - row[j]) <= widths[i] * (0.5f / 15 + 0.02f));
+        free(block);
+        free(row);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_shape_and_batch_is_near_double_precision_and_equal_in_all_tiers),
-        cmocka_unit_test(half_and_byte_pages_cost_their_rounding_only),
+        cmocka_unit_test(smaller_pages_cost_their_rounding_only),
         cmocka_unit_test(more_heads_than_a_tile_holds_work),
         cmocka_unit_test(rotation_gives_the_values_of_the_specification),
         cmocka_unit_test(far_positions_use_the_float32_product),
         cmocka_unit_test(nan_reaches_later_rows_only),
         cmocka_unit_test(huge_scores_pick_one_position),
         cmocka_unit_test(rows_of_every_type_come_back_as_they_must),
+        cmocka_unit_test(four_bits_keep_what_lies_off_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

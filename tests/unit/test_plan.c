@@ -202,7 +202,7 @@ static void pages_of_the_35b_have_the_known_size(void **state) {
     assert_int_equal(plan_page_bytes(&c, KV_F32), 64 * 40960);
     assert_int_equal(plan_page_bytes(&c, KV_F16), 64 * 20480);
     assert_int_equal(plan_page_bytes(&c, KV_Q8), 64 * 10880);
-    assert_int_equal(plan_page_bytes(&c, KV_Q4), 64 * 5760);
+    assert_int_equal(plan_page_bytes(&c, KV_Q4), 64 * 6400);
 }
 
 static void the_text_names_every_part(void **state) {

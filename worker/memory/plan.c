@@ -19,19 +19,8 @@ uint64_t plan_n_experts(const model_config *config) {
 }
 
 uint64_t plan_page_bytes(const model_config *config, kv_type kv) {
-    uint64_t values = (uint64_t)config->n_kv_heads * config->head_dim * 2 * MODEL_PAGE_TOKENS *
-                      config->n_full_layers;
-    switch (kv) {
-    case KV_F32:
-        return values * 4;
-    case KV_F16:
-        return values * 2;
-    case KV_Q8:
-        return values / 32 * 34;
-    case KV_Q4:
-        return values / 32 * 18;
-    }
-    return values * 4;
+    return kv_layer_bytes((uint32_t)kv, config->n_kv_heads, config->head_dim) *
+           (uint64_t)config->n_full_layers;
 }
 
 /* The new line's note, [NOTE_BYTES], for the caller to write. */
