@@ -14,6 +14,7 @@ enum {
     RUN_MAX_REQUESTS = 64,
     RUN_MAX_CHOICES = 4,
     RUN_TEXT = 8192,
+    RUN_RESULT = 65536,
     RUN_IDS = 2048,
     RUN_ERROR = 512
 };
@@ -32,7 +33,7 @@ typedef struct run_answer {
     uint64_t n_messages;
     bool done, failed, retryable;
     wire_done usage;
-    char result[RUN_TEXT];
+    char result[RUN_RESULT];
     uint64_t http_status;
     char code[64], param[128], error[RUN_ERROR];
 } run_answer;
@@ -84,7 +85,7 @@ static inline void run_tokens(void *context, const wire_tokens *t) {
 static inline void run_done(void *context, const wire_done *d) {
     run_answer *a = run_answer_of(context, d->request);
     a->usage = *d;
-    run_copy(a->result, RUN_TEXT, d->result);
+    run_copy(a->result, RUN_RESULT, d->result);
     a->done = true;
     assert_int_equal(d->number, a->n_messages);
     uint64_t n = 0;

@@ -33,9 +33,9 @@ static void check_answer(const answer_style *style, chat_params *p) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    const answer_style *const styles[] = {&answer_completion, &answer_messages,
-                                          &answer_count,      &answer_responses,
-                                          &answer_tokenize,   &answer_detokenize};
+    const answer_style *const styles[] = {
+        &answer_completion, &answer_messages,   &answer_count,      &answer_responses,
+        &answer_tokenize,   &answer_detokenize, &answer_embeddings, &answer_rerank};
     chat_params p;
     error err = {0};
     char param[CHAT_PARAM_SIZE];

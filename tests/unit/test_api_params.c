@@ -236,6 +236,84 @@ static void a_hundred_thousand_blocks_take_linear_time(void **state) {
     json_text_release(&body);
 }
 
+static void inputs_of_vectors_are_a_list_whatever_they_came_as(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"\"input\":\"ab\"", "{\"input\":[\"ab\"]}"},
+        {"\"input\":[1,2]", "{\"input\":[[1,2]]}"},
+        {"\"input\":[\"a\",[3]],\"user\":\"u\"", "{\"input\":[\"a\",[3]]}"},
+        {"\"input\":[[1],[2]],\"dimensions\":8,\"encoding_format\":\"base64\"",
+         "{\"input\":[[1],[2]],\"dimensions\":8,\"encoding_format\":\"base64\"}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char body[200];
+        (void)snprintf(body, sizeof body, "{\"model\":\"m\",%s}", cases[i][0]);
+        chat_params p = read_ok(&answer_embeddings, body);
+        assert_string_equal(p.model, "m");
+        assert_body(p.body, cases[i][1]);
+        assert_false(p.stream);
+        chat_params_release(&p);
+    }
+    chat_params p =
+        read_ok(&answer_embeddings, "{\"model\":\"m\",\"input\":[\"abc\",[1,2]],\"priority\":"
+                                    "\"background\"}");
+    assert_int_equal(p.prompt_bytes, 3 + 8);
+    assert_int_equal(p.priority, 1);
+    chat_params_release(&p);
+}
+
+static void documents_are_texts_whatever_they_came_as(void **state) {
+    (void)state;
+    chat_params p = read_ok(&answer_rerank,
+                            "{\"model\":\"m\",\"query\":\"q\",\"top_n\":2,\"documents\":[\"a\","
+                            "{\"text\":\"b\",\"id\":7},\"\"],\"return_documents\":false}");
+    assert_body(p.body, "{\"query\":\"q\",\"top_n\":2,\"documents\":[\"a\",\"b\",\"\"],"
+                        "\"return_documents\":false}");
+    chat_params_release(&p);
+}
+
+static void what_vectors_cannot_be_made_of_is_refused_by_name(void **state) {
+    (void)state;
+    static const char *const embeddings[][2] = {
+        {"\"a\":1", "input"},
+        {"\"input\":\"\"", "input"},
+        {"\"input\":[]", "input"},
+        {"\"input\":7", "input"},
+        {"\"input\":[\"a\",\"\"]", "input[1]"},
+        {"\"input\":[\"a\",[]]", "input[1]"},
+        {"\"input\":[1,\"a\"]", "input[0]"},
+        {"\"input\":[[1],[-2]]", "input[1]"},
+        {"\"input\":\"a\",\"encoding_format\":\"hex\"", "encoding_format"},
+        {"\"input\":\"a\",\"dimensions\":0", "dimensions"},
+        {"\"input\":\"a\",\"dimensions\":\"8\"", "dimensions"},
+        {"\"input\":\"a\",\"priority\":\"now\"", "priority"},
+    };
+    static const char *const rerank[][2] = {
+        {"\"documents\":[\"a\"]", "query"},
+        {"\"query\":\"\",\"documents\":[\"a\"]", "query"},
+        {"\"query\":\"q\"", "documents"},
+        {"\"query\":\"q\",\"documents\":\"a\"", "documents"},
+        {"\"query\":\"q\",\"documents\":[]", "documents"},
+        {"\"query\":\"q\",\"documents\":[\"a\",{\"title\":\"b\"}]", "documents[1]"},
+        {"\"query\":\"q\",\"documents\":[3]", "documents[0]"},
+        {"\"query\":\"q\",\"documents\":[\"a\"],\"top_n\":0", "top_n"},
+        {"\"query\":\"q\",\"documents\":[\"a\"],\"return_documents\":\"yes\"",
+         "return_documents"},
+        {"\"query\":\"q\",\"documents\":[\"a\"],\"instruction\":5", "instruction"},
+    };
+    char body[200];
+    for (size_t i = 0; i < sizeof embeddings / sizeof embeddings[0]; i++) {
+        (void)snprintf(body, sizeof body, "{\"model\":\"m\",%s}", embeddings[i][0]);
+        assert_refused(&answer_embeddings, body, embeddings[i][1]);
+    }
+    for (size_t i = 0; i < sizeof rerank / sizeof rerank[0]; i++) {
+        (void)snprintf(body, sizeof body, "{\"model\":\"m\",%s}", rerank[i][0]);
+        assert_refused(&answer_rerank, body, rerank[i][1]);
+    }
+    assert_refused(&answer_rerank, "{\"query\":\"q\",\"documents\":[\"a\"]}", "model");
+    assert_refused(&answer_embeddings, "[]", "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_becomes_one_body_with_openais_default_limit),
@@ -248,6 +326,9 @@ int main(void) {
         cmocka_unit_test(items_of_a_response_become_a_chats_messages),
         cmocka_unit_test(what_would_have_to_be_stored_is_refused_by_name),
         cmocka_unit_test(a_hundred_thousand_blocks_take_linear_time),
+        cmocka_unit_test(inputs_of_vectors_are_a_list_whatever_they_came_as),
+        cmocka_unit_test(documents_are_texts_whatever_they_came_as),
+        cmocka_unit_test(what_vectors_cannot_be_made_of_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
