@@ -66,6 +66,13 @@ function object(r, depth, defs) {
 
 function array(r, depth, defs) {
     const schema = { type: 'array' };
+    if (r.chance(0.2)) {
+        schema.prefixItems = Array.from({ length: 1 + r.below(3) }, () => value(r, depth - 1, defs));
+        if (r.chance(0.7)) schema.minItems = r.below(schema.prefixItems.length + 1);
+        if (r.chance(0.3)) schema.maxItems = (schema.minItems ?? 0) + r.below(3);
+        if (r.chance(0.5)) schema.items = false;
+        return schema;
+    }
     if (r.chance(0.9)) schema.items = value(r, depth - 1, defs);
     if (r.chance(0.5)) schema.maxItems = r.below(5);
     if (r.chance(0.4)) schema.minItems = r.below((schema.maxItems ?? 4) + 1);

@@ -77,6 +77,10 @@ typedef struct fit_case {
     "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"minLength\":1,"      \
     "\"maxLength\":3},\"age\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":150},"           \
     "\"on\":{\"type\":\"boolean\"}},\"required\":[\"age\"]}"
+#define TUPLE                                                                                  \
+    "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"boolean\"},{"     \
+    "\"type\":"                                                                                \
+    "\"null\"}],\"items\":false,\"minItems\":2}"
 #define TREE                                                                                   \
     "{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"c\":{"    \
     "\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/n\"}}},\"required\":[\"c\"]}}}"
@@ -136,6 +140,16 @@ static const fit_case fits[] = {
     {"{\"type\":\"string\",\"pattern\":\"^(a*)*\\\"$\"}", "\"aa\\\"\"", true},
     {"{\"type\":\"string\",\"format\":\"date\"}", "\"2024-02-28\"", true},
     {"{\"type\":\"string\",\"format\":\"date\"}", "\"2024-13-01\"", false},
+    {"{\"type\":\"string\",\"format\":\"date\",\"pattern\":\"^2.$\"}", "\"21\"", true},
+    {"{\"type\":\"string\",\"format\":\"anything\",\"pattern\":\"^2.$\"}", "\"31\"", false},
+    {"{\"propertyNames\":{\"type\":\"string\"},\"maxProperties\":1}", "{\"a\":1}", true},
+    {TUPLE, "[1]", false},
+    {TUPLE, "[1,true]", true},
+    {TUPLE, "[ 1, true, null ]", true},
+    {TUPLE, "[true,1]", false},
+    {TUPLE, "[1,true,null,1]", false},
+    {"{\"prefixItems\":[{\"type\":\"null\"}]}", "[]", true},
+    {"{\"prefixItems\":[{\"type\":\"null\"}],\"maxItems\":0}", "[null]", false},
     {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"maximum\":1}", "0", false},
     {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"maximum\":1}", "0.00", false},
     {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"maximum\":1}", "0.012", true},

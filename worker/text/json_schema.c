@@ -37,14 +37,12 @@ static const char *const refused[] = {"not",
                                       "then",
                                       "else",
                                       "patternProperties",
-                                      "propertyNames",
                                       "dependentSchemas",
                                       "dependentRequired",
                                       "dependencies",
                                       "contains",
                                       "minContains",
                                       "maxContains",
-                                      "prefixItems",
                                       "additionalItems",
                                       "unevaluatedProperties",
                                       "unevaluatedItems",
@@ -65,6 +63,8 @@ static const char *const constraints[] = {"$ref",
                                           "minProperties",
                                           "maxProperties",
                                           "items",
+                                          "prefixItems",
+                                          "propertyNames",
                                           "minItems",
                                           "maxItems",
                                           "minLength",
@@ -78,11 +78,26 @@ static const char *const constraints[] = {"$ref",
                                           "multipleOf",
                                           "uniqueItems"};
 
+/* Names are strings: that may be said. */
+static status check_names(schema_reader *r, const cJSON *schema, const schema_place *at) {
+    const cJSON *names = schema_get(schema, "propertyNames");
+    if (names == NULL || cJSON_IsTrue(names)) return STATUS_OK;
+    const char *type = cJSON_GetStringValue(schema_get(names, "type"));
+    bool says_more = names->child != NULL && names->child->next != NULL;
+    if (cJSON_IsObject(names) && !says_more &&
+        (names->child == NULL || (type != NULL && strcmp(type, "string") == 0)))
+        return STATUS_OK;
+    return schema_refuse(r, at, "propertyNames",
+                         "of another schema than string is not supported");
+}
+
 static status check_keywords(schema_reader *r, const cJSON *schema, const schema_place *at) {
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         if (schema_get(schema, refused[i]) != NULL)
             return schema_refuse(r, at, refused[i], "is not supported");
     }
+    status rc = check_names(r, schema, at);
+    if (rc != STATUS_OK) return rc;
     const cJSON *id = schema_get(schema, "$id");
     if (id != NULL && at->up != NULL)
         return schema_refuse(r, at, "$id", "is supported at the root alone");
@@ -268,12 +283,45 @@ static status rule_under(schema_reader *r, const cJSON *item, const schema_place
     return STATUS_OK;
 }
 
+/* Items with a schema each, and none behind them.  From the last to the first: `rest` is what
+ * may come before the item that was built last, its comma with it. */
+static status build_tuple(schema_reader *r, const cJSON *schema, const schema_place *at,
+                          uint32_t min, uint32_t max, uint32_t next, uint32_t *out) {
+    json_grammar *g = r->grammar;
+    const cJSON *list = schema_get(schema, "prefixItems");
+    if (!cJSON_IsArray(list) || list->child == NULL)
+        return schema_refuse(r, at, "prefixItems", "must be an array of schemas");
+    uint32_t n = (uint32_t)cJSON_GetArraySize(list);
+    if (min > n)
+        return schema_refuse(r, at, "minItems", "of more than prefixItems is not supported");
+    if (min > max) return schema_refuse(r, at, "minItems", "is more than there may be");
+    uint32_t end = json_grammar_literal(g, "]", 1, next), first = end;
+    uint32_t rest = json_grammar_space(g, end), closed = rest, i = n;
+    for (const cJSON *item = list->child->prev; i-- > 0; item = item->prev) {
+        if (i >= max) continue;
+        char name[48];
+        (void)snprintf(name, sizeof name, "prefixItems[%u]", i);
+        const schema_place place = {at, name};
+        uint32_t entry = JSON_RETURN;
+        status rc = schema_build(r, item, &place, rest, &entry);
+        if (rc != STATUS_OK) return rc;
+        uint32_t comma = json_grammar_literal(g, ",", 1, json_grammar_space(g, entry));
+        rest = json_grammar_space(g, comma);
+        if (i >= min) rest = json_grammar_either(g, rest, closed);
+        first = i >= min ? json_grammar_either(g, entry, end) : entry;
+    }
+    *out = json_grammar_literal(g, "[", 1, json_grammar_space(g, first));
+    return STATUS_OK;
+}
+
 static status build_array(schema_reader *r, const cJSON *schema, const schema_place *at,
                           uint32_t next, uint32_t *out) {
     uint32_t min = 0, max = JSON_UNBOUNDED, rule = 0;
     bool none = false;
     status rc = schema_count(r, schema, at, "minItems", &min);
     if (rc == STATUS_OK) rc = schema_count(r, schema, at, "maxItems", &max);
+    if (rc == STATUS_OK && schema_get(schema, "prefixItems") != NULL)
+        return build_tuple(r, schema, at, min, max, next, out);
     if (rc == STATUS_OK)
         rc = rule_under(r, schema_get(schema, "items"), at, "items", &rule, &none);
     if (rc != STATUS_OK) return rc;

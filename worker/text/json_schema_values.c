@@ -55,6 +55,8 @@ static uint32_t kind_meant(const cJSON *schema) {
                  {"minProperties", SCHEMA_OBJECT},
                  {"maxProperties", SCHEMA_OBJECT},
                  {"items", SCHEMA_ARRAY},
+                 {"prefixItems", SCHEMA_ARRAY},
+                 {"propertyNames", SCHEMA_OBJECT},
                  {"minItems", SCHEMA_ARRAY},
                  {"maxItems", SCHEMA_ARRAY},
                  {"uniqueItems", SCHEMA_ARRAY},
@@ -225,21 +227,20 @@ static const struct {
     {"uri", "^https?://[a-z0-9]+([.-][a-z0-9]+){0,6}(/[A-Za-z0-9._~-]*){0,16}$"},
 };
 
-/* The pattern of the schema, or of its format; NULL without either. */
+/* The pattern of the schema, or of its format; NULL without either.  Beside a pattern the format
+ * is the note that JSON Schema takes it for: libraries write both, and mean the same. */
 static status find_pattern(schema_reader *r, const cJSON *schema, const schema_place *at,
                            const char **keyword, const char **out) {
     const cJSON *pattern = schema_get(schema, "pattern"),
                 *format = schema_get(schema, "format");
     *out = NULL;
-    if (pattern != NULL && format != NULL)
-        return schema_refuse(r, at, "pattern", "beside format is not supported");
     *keyword = pattern != NULL ? "pattern" : "format";
     if (pattern != NULL) {
         if (!cJSON_IsString(pattern))
             return schema_refuse(r, at, "pattern", "must be a string");
         *out = pattern->valuestring;
     }
-    if (format == NULL) return STATUS_OK;
+    if (pattern != NULL || format == NULL) return STATUS_OK;
     for (size_t i = 0; cJSON_IsString(format) && i < sizeof formats / sizeof formats[0]; i++) {
         if (strcmp(formats[i].name, format->valuestring) == 0) *out = formats[i].pattern;
     }
