@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_TOOL_NAME = 128 };
+
 /* Where the check stands: the path is written only when something is wrong. */
 typedef struct check {
     char *param;
@@ -212,6 +214,15 @@ static status check_message(check *c, cJSON *message) {
     return rc;
 }
 
+/* What a model can write as the name of a function, and a parser find again. */
+static bool is_name(const char *text) {
+    size_t n = strlen(text);
+    bool plain = n > 0 && n <= MAX_TOOL_NAME;
+    for (size_t i = 0; i < n && plain; i++)
+        plain = (unsigned char)text[i] > ' ' && strchr("<>\"'\x7f", text[i]) == NULL;
+    return plain;
+}
+
 static status check_tools(check *c, const cJSON *tools) {
     char path[CHAT_PARAM_SIZE];
     size_t index = 0;
@@ -226,6 +237,10 @@ static status check_tools(check *c, const cJSON *tools) {
         (void)snprintf(path, sizeof path, "tools[%zu].function.name", index);
         const cJSON *name = get(function, "name");
         if (!cJSON_IsString(name)) return fail_kind(c, name, "a string", path);
+        if (!is_name(name->valuestring)) {
+            return fail_at(c, "must have 1 to 128 bytes without blanks, quotes, < and >", "%s",
+                           path);
+        }
     }
     return STATUS_OK;
 }

@@ -10,6 +10,7 @@
 #define SILICEO_COORDINATOR_ANSWER_H
 
 #include "coordinator/chat_params.h"
+#include "coordinator/field_names.h"
 #include "coordinator/token_stream.h"
 
 typedef struct answer_params {
@@ -26,6 +27,7 @@ typedef struct answer_failure {
 
 typedef struct answer_style {
     wire_kind kind;
+    const field_name *names; /* what workers' errors call otherwise; NULL: nothing */
     /* As chat_params_read(). */
     status (*read)(chat_params *out, const char *body, size_t length,
                    char param[CHAT_PARAM_SIZE], error *err);

@@ -244,7 +244,7 @@ static const char *thinking_of(const void *answer, const wire_done *done) {
 static void fail_messages(void *answer, const answer_failure *f, json_text *out) {
     (void)answer;
     ADD_LITERAL(out, "event: error\ndata: ");
-    http_error_body_anthropic(out, f->http_status, NULL, f->message);
+    http_error_body_anthropic(out, f->http_status, f->code, f->param, NULL, f->message);
     ADD_LITERAL(out, "\n\n");
 }
 
@@ -255,6 +255,7 @@ static void keep_messages(void *answer, json_text *out) {
 
 const answer_style answer_messages = {
     .kind = WIRE_CHAT,
+    .names = field_names_messages,
     .read = messages_params_read,
     .open = open_messages,
     .release = release_messages,
@@ -284,6 +285,7 @@ static void finish_count(void *answer, const wire_done *done, const token_stream
 
 const answer_style answer_count = {
     .kind = WIRE_COUNT,
+    .names = field_names_messages,
     .read = messages_params_count,
     .open = open_messages,
     .release = release_messages,

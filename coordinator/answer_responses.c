@@ -298,6 +298,7 @@ static void fail_response(void *answer, const answer_failure *f, json_text *out)
 
 const answer_style answer_responses = {
     .kind = WIRE_CHAT,
+    .names = field_names_responses,
     .read = responses_params_read,
     .open = open_response,
     .release = release_response,

@@ -163,6 +163,14 @@ static void reply_error(chat *t, unsigned http_status, const char *code, const c
     (void)audience_error(&t->clients, http_status, code, param, retry_after_s, message);
 }
 
+/* A failure by the names of the client's API. */
+static request_failure in_own_words(const chat *t, const request_failure *failure) {
+    request_failure own = *failure;
+    if (t->style->names != NULL)
+        field_names_apply(t->style->names, own.param, own.message, sizeof own.message);
+    return own;
+}
+
 static double larger(double a, double b) {
     return a > b ? a : b;
 }
@@ -211,13 +219,12 @@ static void on_error(void *context, const request *r, const request_failure *fai
     p->r = NULL;
     if (t->n_open == 0) return;
     t->n_open = 0;
+    const request_failure own = in_own_words(t, failure);
     if (!t->clients.begun) {
-        reply_error(t, failure->http_status, failure->code, failure->param,
-                    failure->retry_after_s, failure->message);
+        reply_error(t, own.http_status, own.code, own.param, own.retry_after_s, own.message);
         return;
     }
-    const answer_failure told = {failure->http_status, failure->code, failure->param,
-                                 failure->message};
+    const answer_failure told = {own.http_status, own.code, own.param, own.message};
     json_text_clear(&t->out);
     t->style->break_off(t->answer, &told, &t->out);
     if (send_out(t)) (void)audience_end(&t->clients);
@@ -385,8 +392,8 @@ static void refuse(chat *t, const request_failure *failure) {
     metric_add(t->c->counters.refused, 1);
     log_info("request-refused", "request=%s status=%u code=%s", t->request_id,
              failure->http_status, failure->code);
-    reply_error(t, failure->http_status, failure->code, failure->param, failure->retry_after_s,
-                failure->message);
+    const request_failure own = in_own_words(t, failure);
+    reply_error(t, own.http_status, own.code, own.param, own.retry_after_s, own.message);
 }
 
 /* Any of the parts may end at once, and with it the reply: the clients are held meanwhile. */
@@ -458,8 +465,10 @@ void api_ask(coordinator *c, http_exchange *x, const answer_style *style) {
         unsigned http_status = rc == STATUS_BAD_INPUT ? 400 : 503;
         metric_add(c->counters.refused, 1);
         api_count_reply(c, http_status);
-        http_reply_error(x, http_status, rc == STATUS_BAD_INPUT ? "invalid_value" : "no_memory",
-                         param, http_status == 503, err.text);
+        const char *code = rc == STATUS_BAD_INPUT ? "invalid_value" : "no_memory";
+        /* What makes Anthropic's clients send whole conversations. */
+        if (strcmp(param, "thread") == 0) code = "thread_unsupported_request";
+        http_reply_error(x, http_status, code, param, http_status == 503, err.text);
         return;
     }
     if (p.model[0] == '\0') api_only_model(c, p.model);

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-status chat_build_begin(chat_build *b, cJSON **from, const char *body, size_t length,
-                        char param[CHAT_PARAM_SIZE], error *err) {
-    *b = (chat_build){.param = param, .err = err};
+status chat_build_begin(chat_build *b, const field_name *names, cJSON **from, const char *body,
+                        size_t length, char param[CHAT_PARAM_SIZE], error *err) {
+    *b = (chat_build){.names = names, .param = param, .err = err};
     *from = NULL;
     param[0] = '\0';
     status rc = json_parse(from, body, length, "request body", err);
@@ -22,7 +22,11 @@ status chat_build_begin(chat_build *b, cJSON **from, const char *body, size_t le
 status chat_build_end(chat_build *b, chat_params *out, status rc) {
     if (rc == STATUS_OK && b->failed)
         rc = error_set(b->err, STATUS_NO_MEMORY, "no memory for the request");
-    if (rc == STATUS_OK) rc = chat_params_take(out, b->root, b->param, b->err);
+    if (rc == STATUS_OK) {
+        rc = chat_params_take(out, b->root, b->param, b->err);
+        if (rc != STATUS_OK)
+            field_names_apply(b->names, b->param, b->err->text, sizeof b->err->text);
+    }
     cJSON_Delete(b->root);
     json_text_release(&b->reasoning);
     b->root = b->messages = NULL;

@@ -10,20 +10,22 @@
 #include "common/error.h"
 #include "common/json.h"
 #include "coordinator/chat_params.h"
+#include "coordinator/field_names.h"
 
 typedef struct chat_build {
     const cJSON *from; /* the foreign request */
     cJSON *root;       /* the chat request */
     cJSON *messages;   /* in root */
     json_text reasoning;
-    char *param; /* [CHAT_PARAM_SIZE] */
+    const field_name *names; /* the foreign ones of chat's fields */
+    char *param;             /* [CHAT_PARAM_SIZE] */
     error *err;
     bool failed; /* no memory */
 } chat_build;
 
 /* Parses the body.  chat_build_end() is due also after an error. */
-status chat_build_begin(chat_build *b, cJSON **from, const char *body, size_t length,
-                        char param[CHAT_PARAM_SIZE], error *err);
+status chat_build_begin(chat_build *b, const field_name *names, cJSON **from, const char *body,
+                        size_t length, char param[CHAT_PARAM_SIZE], error *err);
 /* The checked parameters of what was built, if rc is STATUS_OK; frees everything. */
 status chat_build_end(chat_build *b, chat_params *out, status rc);
 

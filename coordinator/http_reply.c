@@ -159,12 +159,16 @@ static const char *anthropic_type(unsigned http_status) {
     }
 }
 
-void http_error_body_anthropic(json_text *out, unsigned http_status, const char *request_id,
-                               const char *message) {
+void http_error_body_anthropic(json_text *out, unsigned http_status, const char *code,
+                               const char *param, const char *request_id, const char *message) {
     json_text_format(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
                      anthropic_type(http_status));
     json_text_string(out, message, strlen(message));
-    json_text_add(out, "}", 1);
+    json_text_format(out, ",\"details\":{\"error_code\":");
+    add_string_or_null(out, code);
+    json_text_format(out, ",\"param\":");
+    add_string_or_null(out, param);
+    json_text_add(out, "}}", 2);
     if (request_id != NULL) {
         json_text_format(out, ",\"request_id\":");
         json_text_string(out, request_id, strlen(request_id));
@@ -177,7 +181,7 @@ void http_reply_error(http_exchange *x, unsigned http_status, const char *code,
     if (x->dead || x->reply != REPLY_NONE) return;
     json_text body = {0};
     if (http_guard_path_is_messages(x->path))
-        http_error_body_anthropic(&body, http_status, http_request_id(x), message);
+        http_error_body_anthropic(&body, http_status, code, param, http_request_id(x), message);
     else
         http_error_body(&body, http_status, code, param, message);
     if (retry_after_s > 0) {

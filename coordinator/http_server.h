@@ -106,9 +106,10 @@ const char *http_error_type(unsigned http_status);
 void http_error_body(json_text *out, unsigned http_status, const char *code, const char *param,
                      const char *message);
 
-/* {"type":"error","error":{type,message},"request_id":...}; without request_id where NULL. */
-void http_error_body_anthropic(json_text *out, unsigned http_status, const char *request_id,
-                               const char *message);
+/* {"type":"error","error":{type,message,details:{error_code,param}},"request_id":...}; code
+ * and param may be NULL, without request_id where that is. */
+void http_error_body_anthropic(json_text *out, unsigned http_status, const char *code,
+                               const char *param, const char *request_id, const char *message);
 
 /* Begin a text/event-stream.  Append to http_stream_out() and flush. */
 void http_stream_begin(http_exchange *x);

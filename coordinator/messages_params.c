@@ -119,6 +119,14 @@ static status add_message(chat_build *b, size_t index, const cJSON *message) {
     return rc;
 }
 
+/* A conversation that the server should keep: what is sent would be a part of it. */
+static status refuse_thread(const chat_build *b) {
+    if (chat_build_find(b->from, "thread") == NULL) return STATUS_OK;
+    return chat_build_refuse(b, "thread",
+                             "is not supported: nothing is stored here, send the whole "
+                             "conversation as messages");
+}
+
 static status add_messages(chat_build *b) {
     const cJSON *messages = chat_build_find(b->from, "messages");
     const cJSON *system = chat_build_find(b->from, "system");
@@ -236,9 +244,10 @@ static status read(chat_params *out, const char *body, size_t length, bool count
     chat_build b;
     cJSON *from;
     memset(out, 0, sizeof *out);
-    status rc = chat_build_begin(&b, &from, body, length, param, err);
+    status rc = chat_build_begin(&b, field_names_messages, &from, body, length, param, err);
     if (rc != STATUS_OK) goto done;
     chat_build_copy(&b, "model", "model");
+    if ((rc = refuse_thread(&b)) != STATUS_OK) goto done;
     if ((rc = add_messages(&b)) != STATUS_OK) goto done;
     if ((rc = add_tools(&b)) != STATUS_OK) goto done;
     if (!counts && (rc = add_tool_choice(&b)) != STATUS_OK) goto done;

@@ -264,7 +264,7 @@ status responses_params_read(chat_params *out, const char *body, size_t length,
     chat_build b;
     cJSON *from;
     memset(out, 0, sizeof *out);
-    status rc = chat_build_begin(&b, &from, body, length, param, err);
+    status rc = chat_build_begin(&b, field_names_responses, &from, body, length, param, err);
     if (rc != STATUS_OK) goto done;
     if ((rc = refuse_unsupported(&b)) != STATUS_OK) goto done;
     if ((rc = add_input(&b)) != STATUS_OK) goto done;

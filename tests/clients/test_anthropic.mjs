@@ -116,6 +116,12 @@ for (const [name, fields, code, type, words] of [
     ['stop_sequences of numbers', { stop_sequences: [1] }, 400, 'invalid_request_error', /stop_sequences/],
     ['a thinking of nothing', { thinking: { type: 'perhaps' } }, 400, 'invalid_request_error', /thinking/],
     ['a tool without schema', { tools: [{ name: 'f' }] }, 400, 'invalid_request_error', /tools\[0\]/],
+    ['a schema that is not supported', { output_config: { format: { type: 'json_schema', schema: { not: {} } } } }, 400, 'invalid_request_error', /^output_config\.format\.schema\.not is not/],
+    ['less room than the document needs', { max_tokens: 2, output_config: { format: { type: 'json_schema', schema: { type: 'object', properties: { a: { type: 'boolean' } }, required: ['a'] } } } }, 400, 'invalid_request_error', /^max_tokens is 2/],
+    ['nothing of a user', { messages: [{ role: 'assistant', content: 'x' }] }, 400, 'invalid_request_error', /^messages/],
+    ['a tool with an empty name', { tools: [{ name: '', input_schema: {} }] }, 400, 'invalid_request_error', /^tools\[0\]\.name/],
+    ['a tool that is not there', { tools: [{ name: 'f', input_schema: {} }], tool_choice: { type: 'tool', name: 'g' } }, 400, 'invalid_request_error', /^tool_choice/],
+    ['a thread', { thread: { type: 'create' } }, 400, 'invalid_request_error', /^thread/],
     ['an unknown model', { model: 'nope' }, 404, 'not_found_error', /nope/],
 ]) {
     await test(`${name} is ${code} in Anthropic's form, streaming or not`, async () => {
@@ -126,6 +132,8 @@ for (const [name, fields, code, type, words] of [
             assert.equal(e.error.type, 'error');
             assert.equal(e.error.error.type, type);
             assert.match(e.error.error.message, words);
+            assert.ok(e.error.error.details.error_code.length > 0);
+            assert.match(e.error.error.details.param, words.source.includes('nope') ? /^model$/ : /^(max_tokens|messages|temperature|stop_sequences|thinking|tools|tool_choice|output_config|thread)/);
         }
     });
 }

@@ -111,9 +111,16 @@ for (const [name, fields, code, param] of [
     ['a tool of the server\'s', { tools: [{ type: 'web_search' }] }, 400, 'tools[0]'],
     ['an absurd temperature', { temperature: 99 }, 400, 'temperature'],
     ['top_p of a word', { top_p: 'x' }, 400, 'top_p'],
-    ['an effort that is none', { reasoning: { effort: 'heroic' } }, 400, 'reasoning_effort'],
+    ['an effort that is none', { reasoning: { effort: 'heroic' } }, 400, 'reasoning.effort'],
     ['a max_output_tokens of 0', { max_output_tokens: 0 }, 400, 'max_output_tokens'],
     ['an unknown format', { text: { format: { type: 'xml' } } }, 400, 'text.format'],
+    ['a format without schema', { text: { format: { type: 'json_schema', name: 'x' } } }, 400, 'text.format.schema'],
+    ['a schema that is not supported', { text: { format: { type: 'json_schema', name: 'x', schema: { type: 'object', properties: { a: { not: {} } } } } } }, 400, 'text.format.schema.properties.a.not'],
+    ['less room than the document needs', { max_output_tokens: 2, text: { format: { type: 'json_schema', name: 'x', schema: { type: 'object', properties: { a: { type: 'boolean' } }, required: ['a'] } } } }, 400, 'max_output_tokens'],
+    ['nothing of a user', { input: [{ role: 'assistant', content: 'x' }] }, 400, 'input'],
+    ['too long an input', { input: 'word '.repeat(300000) }, 400, 'input'],
+    ['a tool with an empty name', { tools: [{ type: 'function', name: '' }] }, 400, 'tools[0].name'],
+    ['a tool that is not there', { tools: [{ type: 'function', name: 'f', parameters: {} }], tool_choice: { type: 'function', name: 'g' } }, 400, 'tool_choice'],
     ['top_logprobs', { top_logprobs: 3 }, 400, 'top_logprobs'],
     ['an unknown model', { model: 'nope' }, 404, 'model'],
 ]) {
@@ -122,6 +129,7 @@ for (const [name, fields, code, param] of [
             const e = await client.responses.create({ ...base, ...fields, stream }).then(() => null, (error) => error);
             assert.equal(e?.status, code, String(e?.message));
             assert.equal(e.param, param);
+            assert.doesNotMatch(e.message, /response_format\.|max_completion_tokens/);
         }
     });
 }
