@@ -14,7 +14,11 @@
 enum {
     MAX_SLEEP_MS = 1000,
     FRAMES_A_ROUND = 64, /* of one peer, so that none holds up the others */
-    REPORTS_A_ROUND = 1024
+    REPORTS_A_ROUND = 1024,
+    IDLE_MS = 10000, /* then a coordinator lends its share */
+    CUT_MS = 2000,   /* for the engine to end what a drain cuts */
+    TELL_MS = 1000,  /* to tell of a failure, also those that connect just now */
+    LINGER_MS = 1000
 };
 
 /* ---- what coordinators are told ---- */
@@ -99,8 +103,7 @@ static void grant_credit(coordinator_link *l, uint64_t now_ms) {
         link_peer *p = &l->peers[i];
         if (flights_of_peer(&l->flights, i) > 0) p->busy_ms = now_ms;
         shares[i].connected = p->up && !p->refused;
-        shares[i].idle =
-            p->busy_ms == LINK_NEVER_MS || now_ms - p->busy_ms > l->params->times.idle_ms;
+        shares[i].idle = p->busy_ms == LINK_NEVER_MS || now_ms - p->busy_ms > IDLE_MS;
     }
     credit_split(takes_work ? l->params->max_sequences + l->params->queue : 0, shares,
                  l->n_peers);
@@ -202,7 +205,7 @@ static void take_failure(coordinator_link *l, const error *e, uint64_t now_ms) {
         }
         flights_end(&l->flights, f);
     }
-    l->over_at_ms = now_ms + l->params->times.tell_ms;
+    l->over_at_ms = now_ms + TELL_MS;
     beat_soon(l, now_ms);
     tell_main(l, NOTICE_FAILED, e->text);
 }
@@ -291,9 +294,8 @@ static void keep_time(coordinator_link *l, uint64_t now_ms) {
         }
     }
     if (!l->stopping) return;
-    l->over =
-        (l->flights.n_used == 0 && all_is_sent(l)) ||
-        (now_ms >= l->drain_until_ms && now_ms - l->drain_until_ms >= l->params->times.cut_ms);
+    l->over = (l->flights.n_used == 0 && all_is_sent(l)) ||
+              (now_ms >= l->drain_until_ms && now_ms - l->drain_until_ms >= CUT_MS);
 }
 
 static void serve_peer(coordinator_link *l, size_t i, uint64_t now_ms) {
@@ -346,10 +348,8 @@ static status open_peers(coordinator_link *l) {
     const link_params *params = l->params;
     for (size_t i = 0; i < params->n_coordinators; i++) {
         l->peers[i].address = params->coordinators[i];
-        l->peers[i].times = &params->times;
-        status rc =
-            peer_socket_open(&l->peers[i].socket, l->context, params->coordinators[i],
-                             l->instance, i, params->security, &params->times, &l->start_error);
+        status rc = peer_socket_open(&l->peers[i].socket, l->context, params->coordinators[i],
+                                     l->instance, i, params->security, &l->start_error);
         if (rc != STATUS_OK) return rc;
         l->n_peers++;
     }
@@ -424,7 +424,7 @@ static void link_body(void *argument) {
         if (!l->over) sleep_until_something(l, now_ms);
     }
     say_bye(l);
-    tear_down(l, (int)l->params->times.linger_ms);
+    tear_down(l, LINGER_MS);
     stop_engine(l);
     tell_main(l, NOTICE_FINISHED, "");
 }

@@ -6,6 +6,7 @@ import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import Ajv from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
+import { z } from 'zod';
 import { finish, program, startFleet, test } from './fleet.mjs';
 import { random, schemaOf } from './schemas.mjs';
 
@@ -90,6 +91,34 @@ await test('without a schema any object is whole whatever the budget', async () 
         if (answer.text === undefined) { assert.ok(answer.least > 1 + seed); continue; }
         const value = JSON.parse(answer.text);
         assert.ok(typeof value === 'object' && !Array.isArray(value) && value !== null, answer.text);
+    }
+});
+
+await test('what zod makes of its own types is followed, and refused where it is not', async () => {
+    const types = {
+        string: z.string(), bounded: z.string().min(2).max(9), regex: z.string().regex(/^[a-c]{2}\d$/), email: z.email(), uuid: z.uuid(), guid: z.guid(), date: z.iso.date(), time: z.iso.time(),
+        datetime: z.iso.datetime(), offset: z.iso.datetime({ offset: true }), ipv4: z.ipv4(), ipv6: z.ipv6(), cidr: z.cidrv4(), url: z.url(), nanoid: z.nanoid(), cuid2: z.cuid2(), ulid: z.ulid(),
+        base64url: z.base64url(), e164: z.e164(), starts: z.string().startsWith('ab'), includes: z.string().includes('x'), lower: z.string().lowercase(), int: z.int(), int32: z.int32(), uint32: z.uint32(),
+        number: z.number(), between: z.number().min(-2.5).max(7), positive: z.number().positive(), boolean: z.boolean(), null: z.null(), literal: z.literal(['a', 1, true, null]), enum: z.enum(['red', 'blue']),
+        array: z.array(z.int()).min(1).max(3), nonempty: z.array(z.boolean()).nonempty(), tuple: z.tuple([z.string().max(5), z.int(), z.boolean()]), record: z.record(z.string(), z.boolean()),
+        object: z.object({ a: z.string().optional(), b: z.string().default('x'), c: z.int().nullish() }), strict: z.strictObject({ a: z.boolean() }), loose: z.looseObject({ a: z.boolean() }),
+        extended: z.object({ a: z.boolean() }).extend({ b: z.int() }), union: z.union([z.string(), z.int()]), nullable: z.object({ a: z.int() }).nullable(), any: z.any(),
+        tagged: z.discriminatedUnion('kind', [z.object({ kind: z.literal('a'), n: z.int() }), z.object({ kind: z.literal('b'), s: z.boolean() })]), template: z.templateLiteral(['id-', z.int()]),
+        recursive: z.object({ value: z.int(), get next() { return recursive().nullable(); } }),
+    };
+    const recursive = () => types.recursive;
+    for (const [name, type] of Object.entries(types)) {
+        const { $schema, ...schema } = z.toJSONSchema(type);
+        for (let seed = 1; seed <= 25; seed++) {
+            const answer = await walker.ask({ schema, seed, budget: seed % 2 === 0 ? 60 : 400 });
+            assert.ok(answer.text !== undefined || answer.least > 60, `${name}: ${JSON.stringify(answer)}`);
+            if (answer.text !== undefined) assert.ok(type.safeParse(JSON.parse(answer.text)).success, `${name}: ${answer.text}`);
+        }
+    }
+    for (const [type, param] of [[z.iso.duration(), 'schema.pattern'], [z.hostname(), 'schema.pattern'], [z.number().multipleOf(5), 'schema.multipleOf'],
+        [z.record(z.enum(['a', 'b']), z.int()), 'schema.propertyNames'], [z.string().regex(/^a/).regex(/b$/), 'schema.type']]) {
+        const answer = await walker.ask({ schema: z.toJSONSchema(type), seed: 1, budget: 100 });
+        assert.strictEqual(answer.param, param, JSON.stringify(answer));
     }
 });
 walker.stop();
