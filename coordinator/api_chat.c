@@ -472,7 +472,7 @@ void api_ask(coordinator *c, http_exchange *x, const answer_style *style) {
         return;
     }
     if (p.model[0] == '\0') api_only_model(c, p.model);
-    (void)aliases_resolve(c->options->aliases, p.model);
+    (void)aliases_resolve(c->aliases, p.model);
     start(c, x, style, &p, &deadline, &y);
     chat_params_release(&p);
 }

@@ -61,7 +61,7 @@ static size_t add_models(const coordinator *c, const char *id, json_text *out) {
 /* An alias is shown as a model of its own while some node serves what it stands for. */
 static size_t add_aliases(const coordinator *c, const char *id, size_t count, json_text *out) {
     char alias[WIRE_MAX_NAME + 1], model[WIRE_MAX_NAME + 1];
-    for (const char *at = c->options->aliases; aliases_next(&at, alias, model);) {
+    for (const char *at = c->aliases; aliases_next(&at, alias, model);) {
         if (id != NULL && strcmp(alias, id) != 0) continue;
         const node_model *m = NULL;
         for (node *n = c->nodes.first; n != NULL && m == NULL; n = n->next) {

@@ -7,13 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int serve(const options *o) {
+static int serve(const options *o, int argc, char *argv[]) {
     coordinator *c = calloc(1, sizeof *c);
     if (c == NULL) {
         (void)fprintf(stderr, "siliceo-coordinator: no memory\n");
         return 1;
     }
     c->options = o;
+    c->argc = argc;
+    c->argv = argv;
     error err = {0};
     int code = 1;
     if (coordinator_open(c, &err) != STATUS_OK) {
@@ -50,7 +52,7 @@ int command_serve(int argc, char *argv[]) {
         (void)log_parse_level(o.log_level, &level);
         log_set_level(level);
         thread_name_current("io");
-        code = serve(&o);
+        code = serve(&o, argc, argv);
     }
     config_release(&c);
     return code;

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "coordinator/api.h"
 #include "coordinator/dispatch.h"
+#include "coordinator/reload.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,13 +20,7 @@
 
 /* Keys of the outer epoll; those with HTTP_EVENT_BIT are the HTTP server's. */
 enum { EVENT_MESH = 1, EVENT_MONITOR, EVENT_SIGNAL, EVENT_WEB };
-enum {
-    TICK_MS = 50,
-    DRAIN_BATCH = 512,
-    MAX_EVENTS = 256,
-    GOODBYE_MS = 1000,
-    COMPLAIN_MS = 1000
-};
+enum { TICK_MS = 50, DRAIN_BATCH = 512, MAX_EVENTS = 256, COMPLAIN_MS = 1000 };
 
 /* ------------------------------------------------------------ the mesh's messages */
 
@@ -230,6 +225,31 @@ static status open_signals(coordinator *c, error *err) {
     return watch(c, c->signal_fd, EVENT_SIGNAL, err);
 }
 
+/* A server that is off the list, once it has nothing to do. */
+static bool on_upstream_retired(void *context, const char *name) {
+    coordinator *c = context;
+    node *n = node_table_by_name(&c->nodes, name);
+    if (n == NULL || !upstream_is_identity(n->identity, n->n_identity)) return true;
+    if (n->in_flight > 0) return false;
+    node_table_forget(&c->nodes, n);
+    return true;
+}
+
+status coordinator_open_web(coordinator *c, error *err) {
+    const options *o = c->options;
+    if (c->web != NULL) return STATUS_OK;
+    status rc = web_client_open(&c->web, c, (uint32_t)(o->upstream_connect_s * 1000), err);
+    if (rc == STATUS_OK) rc = watch(c, web_client_fd(c->web), EVENT_WEB, err);
+    upstreams_params params = {.check_ms = (uint64_t)(o->upstream_check_s * 1000),
+                               .check_limit_ms = (uint64_t)(o->upstream_check_limit_s * 1000),
+                               .beat_ms = (uint64_t)(o->mesh_beat_s * 1000),
+                               .web = c->web,
+                               .context = c,
+                               .on_message = on_message,
+                               .on_retired = on_upstream_retired};
+    return rc != STATUS_OK ? rc : upstreams_open(&c->upstreams, &params, err);
+}
+
 static status open_link(coordinator *c, error *err) {
     worker_link_params params = {.address = c->options->mesh,
                                  .curve_secret_file = c->options->mesh_curve_secret_file,
@@ -237,6 +257,7 @@ static status open_link(coordinator *c, error *err) {
                                  .heartbeat_ms = (int)(c->options->mesh_heartbeat_s * 1000),
                                  .heartbeat_timeout_ms =
                                      (int)(c->options->mesh_heartbeat_timeout_s * 1000),
+                                 .linger_ms = (int)(c->options->mesh_linger_s * 1000),
                                  .context = c,
                                  .on_message = on_message,
                                  .on_garbage = on_garbage,
@@ -247,26 +268,18 @@ static status open_link(coordinator *c, error *err) {
     return rc != STATUS_OK ? rc : watch(c, worker_link_monitor_fd(c->link), EVENT_MONITOR, err);
 }
 
-/* The thread for libcurl runs only where something needs it. */
+/* libcurl's thread runs only where something needs it. */
 static status open_web(coordinator *c, error *err) {
     const options *o = c->options;
-    bool vpn = o->tailscale_socket[0] != '\0' && access(o->tailscale_socket, F_OK) == 0;
-    if (o->upstream_servers[0] == '\0' && !vpn) return STATUS_OK;
-    status rc = web_client_open(&c->web, c, err);
-    if (rc == STATUS_OK) rc = watch(c, web_client_fd(c->web), EVENT_WEB, err);
-    upstreams_params params = {.servers = o->upstream_servers,
-                               .check_ms = (uint64_t)(o->upstream_check_s * 1000),
-                               .check_limit_ms = (uint64_t)(o->upstream_check_limit_s * 1000),
-                               .beat_ms = (uint64_t)(o->mesh_beat_s * 1000),
-                               .web = c->web,
-                               .context = c,
-                               .on_message = on_message};
-    if (rc == STATUS_OK) rc = upstreams_open(&c->upstreams, &params, err);
-    if (rc == STATUS_OK && vpn) {
-        rc = tailscale_open(&c->tailscale, c->web, o->tailscale_socket,
-                            (uint64_t)(o->tailscale_interval_s * 1000), err);
-    }
-    return rc;
+    status rc = STATUS_OK;
+    if (o->upstream_servers[0] != '\0') rc = reload_upstreams(c, o->upstream_servers, err);
+    if (rc != STATUS_OK || o->tailscale_socket[0] == '\0' ||
+        access(o->tailscale_socket, F_OK) != 0)
+        return rc;
+    if ((rc = coordinator_open_web(c, err)) != STATUS_OK) return rc;
+    return tailscale_open(&c->tailscale, c->web, o->tailscale_socket,
+                          (uint64_t)(o->tailscale_interval_s * 1000),
+                          (uint64_t)(o->tailscale_limit_s * 1000), err);
 }
 
 static status open_http(coordinator *c, error *err) {
@@ -282,6 +295,7 @@ static status open_http(coordinator *c, error *err) {
                           .header_ms = (uint32_t)(o->http_header_s * 1000),
                           .body_ms = (uint32_t)(o->http_body_s * 1000),
                           .idle_ms = (uint32_t)(o->http_idle_s * 1000),
+                          .linger_ms = (uint32_t)(o->http_linger_s * 1000),
                           .context = c,
                           .on_request = api_dispatch};
     return http_server_open(&c->http, &params, c->epoll, err);
@@ -307,8 +321,10 @@ status coordinator_open(coordinator *c, error *err) {
     if (getrandom(&c->instance, sizeof c->instance, 0) < 0) c->instance = clock_monotonic_ns();
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (c->epoll < 0) return error_set_errno(err, STATUS_IO, errno, "epoll");
-    status rc = STATUS_OK;
-    if (c->options->api_shared)
+    c->aliases = strdup(c->options->aliases);
+    status rc =
+        c->aliases != NULL ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "alias: no memory");
+    if (rc == STATUS_OK && c->options->api_shared)
         rc = ledger_read_keys(c->options->ledger_url, &c->shared_keys, err);
     if (rc == STATUS_OK)
         rc = auth_open(&c->auth, c->options->api_keys_file, c->shared_keys, err);
@@ -316,7 +332,8 @@ status coordinator_open(coordinator *c, error *err) {
     if (rc == STATUS_OK) rc = open_signals(c, err);
     if (rc == STATUS_OK && c->options->ledger_url[0] != '\0') {
         rc = ledger_open(&c->ledger, c->options->ledger_url, c->instance,
-                         (size_t)c->options->ledger_max_waiting, err);
+                         (size_t)c->options->ledger_max_waiting,
+                         (uint32_t)(c->options->ledger_retry_s * 1000), err);
     }
     if (rc == STATUS_OK) rc = open_link(c, err);
     if (rc == STATUS_OK) rc = open_web(c, err);
@@ -339,6 +356,7 @@ void coordinator_close(coordinator *c) {
     decisions_release(&c->decisions);
     auth_close(&c->auth);
     free(c->shared_keys);
+    free(c->aliases);
     metrics_release(&c->metrics);
     if (c->signal_fd >= 0) (void)close(c->signal_fd);
     if (c->epoll >= 0) (void)close(c->epoll);
@@ -346,37 +364,11 @@ void coordinator_close(coordinator *c) {
 
 /* ------------------------------------------------------------ running */
 
-/* A node whose key was taken off the list goes at once: its requests begin elsewhere, and
- * its connection, which the gate had let in, is cut. */
-static void on_node_removed(void *context, const char *name) {
-    coordinator *c = context;
-    node *n = node_table_by_name(&c->nodes, name);
-    log_warn("node-removed", "node=%s reason=\"its key is not on the allow-list any more\"",
-             name);
-    if (n == NULL) return;
-    if (n->fd >= 0) (void)shutdown(n->fd, SHUT_RDWR);
-    node_table_forget(&c->nodes, n);
-    c->dispatch_due = true;
-}
-
-/* SIGHUP: read again what may change; what is wrong stays as it was. */
-static void reload(coordinator *c) {
-    error err = {0};
-    if (auth_reload(&c->auth, c->options->api_keys_file, c->shared_keys, &err) != STATUS_OK)
-        log_error("reload-failed", "what=keys error=\"%s\"", err.text);
-    else
-        log_info("reload", "keys=%zu", c->auth.n_keys);
-    if (worker_link_reload(c->link, c, on_node_removed, &err) != STATUS_OK)
-        log_error("reload-failed", "what=allow-list error=\"%s\"", err.text);
-    if (http_server_reload(c->http, &err) != STATUS_OK)
-        log_error("reload-failed", "what=certificate error=\"%s\"", err.text);
-}
-
 static void on_signal(coordinator *c) {
     struct signalfd_siginfo info;
     while (read(c->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGHUP) {
-            reload(c);
+            reload_all(c);
             continue;
         }
         if (c->draining) {
@@ -390,26 +382,6 @@ static void on_signal(coordinator *c) {
         log_info("drain", "signal=%u running=%u waiting=%zu limit_s=%g", info.ssi_signo,
                  c->n_running, c->queue.n_waiting, c->options->drain_s);
     }
-}
-
-/* Keys and their use go round the coordinators that share a database. */
-static void share_keys(coordinator *c, uint64_t now_ms) {
-    if (!c->options->api_shared) return;
-    error err = {0};
-    char *lines = ledger_take_news(c->ledger, &c->auth, now_ms);
-    if (lines != NULL && strcmp(lines, c->shared_keys) != 0) {
-        char *old = c->shared_keys;
-        c->shared_keys = lines;
-        lines = old;
-        if (auth_reload(&c->auth, c->options->api_keys_file, c->shared_keys, &err) != STATUS_OK)
-            log_error("reload-failed", "what=shared-keys error=\"%s\"", err.text);
-        else
-            log_info("reload", "keys=%zu", c->auth.n_keys);
-    }
-    free(lines);
-    if (now_ms < c->next_share_ms) return;
-    c->next_share_ms = now_ms + (uint64_t)(c->options->api_share_s * 1000);
-    ledger_share(c->ledger, &c->auth);
 }
 
 static void learn_paths(coordinator *c) {
@@ -438,7 +410,7 @@ static void tick(coordinator *c) {
     pet_watchdog(c, now_ms);
     history_tick(&c->history, now_ms, metric_value(c->counters.completion_tokens));
     ledger_tick(c->ledger);
-    share_keys(c, now_ms);
+    reload_shared_keys(c, now_ms);
     upstreams_tick(c->upstreams, now_ms);
     tailscale_tick(c->tailscale, now_ms);
     learn_paths(c);
@@ -475,7 +447,7 @@ static void handle_events(coordinator *c, const struct epoll_event *events, int 
 /* What still runs fails, and its clients get a moment to be told. */
 static void say_goodbye(coordinator *c) {
     struct epoll_event events[MAX_EVENTS];
-    uint64_t until_ms = clock_monotonic_ms() + GOODBYE_MS;
+    uint64_t until_ms = clock_monotonic_ms() + (uint64_t)(c->options->goodbye_s * 1000);
     request_fail_all(c, "the coordinator is shutting down");
     do {
         http_server_run(c->http);

@@ -36,6 +36,8 @@ typedef struct counters {
 
 typedef struct coordinator {
     const options *options;
+    int argc; /* the words of the start, by which SIGHUP reads the settings again */
+    char **argv;
     uint64_t instance;
     uint64_t started_wall_ms;
 
@@ -49,6 +51,7 @@ typedef struct coordinator {
     node_table nodes;
     auth auth;
     ledger *ledger;    /* NULL: none is kept */
+    char *aliases;     /* as configured now */
     char *shared_keys; /* lines of the keys that stand in the ledger; NULL: none do */
     uint64_t next_share_ms;
     admission queue;
@@ -76,6 +79,8 @@ status coordinator_open(coordinator *c, error *err);
 /* Run until a signal and the end of the drain.  Returns the exit code. */
 int coordinator_run(coordinator *c);
 void coordinator_close(coordinator *c);
+/* libcurl's thread and its upstreams, none yet; nothing to do when they are there. */
+status coordinator_open_web(coordinator *c, error *err);
 /* To a worker over the mesh, or to an upstream; as worker_link_send(). */
 status coordinator_send(coordinator *c, const void *identity, size_t n_identity,
                         const wire_message *m, error *err);

@@ -9,10 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum {
-    SOCKET_QUEUE_BYTES = 64 * 1024, /* unsent bytes in the kernel before we keep them */
-    LINGER_MS = 2000                /* a refused body is read for so long, see linger_begin() */
-};
+enum { SOCKET_QUEUE_BYTES = 64 * 1024 }; /* unsent bytes in the kernel before we keep them */
 
 typedef struct http_lingering {
     struct http_lingering *next;
@@ -32,7 +29,7 @@ static void linger_begin(http_connections *c, int fd) {
         return;
     }
     (void)shutdown(l->fd, SHUT_WR);
-    l->deadline_ms = clock_monotonic_ms() + LINGER_MS;
+    l->deadline_ms = clock_monotonic_ms() + c->linger_ms;
     l->next = c->lingers;
     c->lingers = l;
 }

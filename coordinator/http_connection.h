@@ -24,6 +24,7 @@ typedef struct http_connections {
     http_peer *peers;
     struct http_lingering *lingers;
     uint64_t n_open;
+    uint32_t linger_ms; /* a refused body is read for so long */
 } http_connections;
 
 /* NULL without memory: such a connection is served no request. */

@@ -250,6 +250,7 @@ status http_server_open(http_server **out, const http_params *params, int outer_
     http_server *s = calloc(1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "http: no memory");
     s->params = *params;
+    s->connections.linger_ms = params->linger_ms;
     s->listen_fd = -1;
     s->watch.epoll = outer_epoll;
     struct epoll_event event = {.events = EPOLLIN};

@@ -37,6 +37,7 @@ typedef struct http_params {
     uint32_t max_connections;
     uint32_t header_ms;
     uint32_t body_ms;
+    uint32_t linger_ms; /* a refused body is read so long, or its client would lose the reply */
     uint32_t idle_ms;
     void *context;
     void (*on_request)(void *context, http_exchange *x);

@@ -16,7 +16,6 @@ enum {
     RING_ROWS = 4096,
     RING_SHARES = 4, /* one a second; more would be of no use */
     BATCH_ROWS = 512,
-    RETRY_MS = 500,
     LAST_TRIES = 6 /* at the end, while writing fails */
 };
 
@@ -28,6 +27,7 @@ struct ledger {
     char *url;
     uint64_t instance;
     size_t max_waiting;
+    uint32_t retry_ms;
     /* io's: rows that found the ring full, oldest first */
     ledger_row *spill, **spill_end;
     uint64_t n_taken;
@@ -159,7 +159,7 @@ static void ledger_body(void *argument) {
         take_orders(l);
         struct pollfd wait = {.fd = l->ring.event_fd, .events = POLLIN};
         /* A full batch in hand is tried again after a while, whatever else comes. */
-        (void)poll(&wait, rc == STATUS_OK ? 1 : 0, RETRY_MS);
+        (void)poll(&wait, rc == STATUS_OK ? 1 : 0, (int)l->retry_ms);
         ring_clear_event(&l->ring);
     }
 }
@@ -167,7 +167,7 @@ static void ledger_body(void *argument) {
 /* ------------------------------------------------------------ io */
 
 status ledger_open(ledger **out, const char *url, uint64_t instance, size_t max_waiting,
-                   error *err) {
+                   uint32_t retry_ms, error *err) {
     *out = NULL;
     _Static_assert(sizeof(ledger) % alignof(ledger) == 0, "aligned_alloc's condition");
     ledger *l = aligned_alloc(alignof(ledger), sizeof *l); /* of the ring's cache lines */
@@ -177,6 +177,7 @@ status ledger_open(ledger **out, const char *url, uint64_t instance, size_t max_
     l->spill_end = &l->spill;
     l->instance = instance;
     l->max_waiting = max_waiting;
+    l->retry_ms = retry_ms;
     l->url = strdup(url);
     status rc = l->url == NULL ? error_set(err, STATUS_NO_MEMORY, "ledger: no memory")
                                : ledger_store_open(&l->store, url, true, err);

@@ -47,7 +47,7 @@ typedef struct ledger_stats {
 
 /* Opens the database (ledger_store.h says which url is which) and starts the thread. */
 status ledger_open(ledger **out, const char *url, uint64_t instance, size_t max_waiting,
-                   error *err);
+                   uint32_t retry_ms, error *err);
 /* Copies the row.  NULL: there is no ledger, nothing happens. */
 void ledger_write(ledger *l, const ledger_row *row);
 /* So many rows wait that nothing more should begin.  Accepts NULL. */

@@ -23,6 +23,7 @@ typedef struct options {
     double http_header_s;
     double http_body_s;
     double http_idle_s;
+    double http_linger_s;
     double http_hold_headers_s;
     double http_keepalive_s;
     int64_t http_stream_queue_kib;
@@ -33,10 +34,13 @@ typedef struct options {
     const char *upstream_servers; /* one a line */
     double upstream_check_s;
     double upstream_check_limit_s;
+    double upstream_connect_s;
     const char *tailscale_socket;
     double tailscale_interval_s;
+    double tailscale_limit_s;
     const char *ledger_url;
     int64_t ledger_max_waiting;
+    double ledger_retry_s;
     const char *queue_background_patterns; /* one a line */
 
     bool mesh_allow_plain;
@@ -45,6 +49,7 @@ typedef struct options {
     double mesh_beat_s;
     double mesh_heartbeat_s;
     double mesh_heartbeat_timeout_s;
+    double mesh_linger_s;
 
     double node_suspect_s;
     double node_down_s;
@@ -69,6 +74,7 @@ typedef struct options {
     double limit_total_s;
     double limit_cancel_s;
     double drain_s;
+    double goodbye_s;
 } options;
 
 /* Start the settings with their defaults; c and *o live together. */

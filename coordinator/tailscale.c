@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIMIT_MS = 3000, MAX_REPLY = 8 * 1024 * 1024 };
+enum { MAX_REPLY = 8 * 1024 * 1024 };
 
 struct tailscale {
     web_client *web;
     const char *socket;
-    uint64_t interval_ms, next_ms;
+    uint64_t interval_ms, limit_ms, next_ms;
     bool asking;
     bool found; /* it answered last time */
     tailscale_peer *peers;
@@ -133,7 +133,7 @@ static bool ask(tailscale *t) {
         call->event = e;
         call->base.url = url;
         call->base.unix_socket = t->socket;
-        call->base.limit_ms = LIMIT_MS;
+        call->base.limit_ms = (uint32_t)t->limit_ms;
         call->base.on_data = call_data;
         call->base.on_end = call_end;
         if (web_client_start(t->web, &call->base)) return true;
@@ -147,12 +147,13 @@ static bool ask(tailscale *t) {
 /* ------------------------------------------------------------ io */
 
 status tailscale_open(tailscale **out, web_client *web, const char *socket,
-                      uint64_t interval_ms, error *err) {
+                      uint64_t interval_ms, uint64_t limit_ms, error *err) {
     *out = calloc(1, sizeof **out);
     if (*out == NULL) return error_set(err, STATUS_NO_MEMORY, "tailscale: no memory");
     (*out)->web = web;
     (*out)->socket = socket;
     (*out)->interval_ms = interval_ms;
+    (*out)->limit_ms = limit_ms;
     return STATUS_OK;
 }
 

@@ -33,7 +33,7 @@ typedef struct tailscale_peer {
 
 /* socket: path of tailscaled's; must outlive the web client. */
 status tailscale_open(tailscale **out, web_client *web, const char *socket,
-                      uint64_t interval_ms, error *err);
+                      uint64_t interval_ms, uint64_t limit_ms, error *err);
 void tailscale_close(tailscale *t); /* after the web client; accepts NULL */
 void tailscale_tick(tailscale *t, uint64_t now_ms);
 /* address: an IP, or IP:PORT, or [IP]:PORT.  NULL t: TAILSCALE_NONE. */

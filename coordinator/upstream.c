@@ -11,13 +11,15 @@
 
 enum { MAX_SERVERS = 64, N_IDENTITY = 9 };
 
+/* A place is free where the target has no config. */
 typedef struct upstream {
-    upstream_config config;
     upstream_target target;
     unsigned char identity[N_IDENTITY];
     uint64_t instance;
     uint64_t next_check_ms, last_good_ms, next_beat_ms, beats;
     bool checking, greeted, refused;
+    bool renewed; /* its settings are new: it has to be announced again */
+    bool retired; /* taken off the list: it finishes what it has, then it is forgotten */
     char reason[256];
     upstream_model models[UPSTREAM_MAX_MODELS];
     size_t n_models;
@@ -26,7 +28,6 @@ typedef struct upstream {
 struct upstreams {
     upstreams_params params;
     upstream servers[MAX_SERVERS];
-    size_t n_servers;
 };
 
 /* ZeroMQ makes identities of five bytes with a zero in front, and lets nobody else begin with
@@ -57,21 +58,23 @@ static void say_hello(const upstreams *u, upstream *s) {
     char hash[40];
     /* Nobody else's, so that no broken stream is ever continued elsewhere from its tokens. */
     (void)snprintf(hash, sizeof hash, "upstream-%016llx",
-                   (unsigned long long)XXH3_64bits(s->config.name, strlen(s->config.name)));
+                   (unsigned long long)XXH3_64bits(s->target.config->name,
+                                                   strlen(s->target.config->name)));
     for (size_t i = 0; i < s->n_models; i++) {
-        uint64_t context = s->config.context_tokens > 0 ? s->config.context_tokens
-                                                        : s->models[i].context_tokens;
+        uint64_t context = s->target.config->context_tokens > 0
+                               ? s->target.config->context_tokens
+                               : s->models[i].context_tokens;
         models[i] = (wire_model){text(s->models[i].name), text(hash), text("upstream"),
                                  text("upstream"), context};
     }
     wire_message m = {.type = WIRE_HELLO};
-    m.hello = (wire_hello){.node = text(s->config.name),
+    m.hello = (wire_hello){.node = text(s->target.config->name),
                            .instance = s->instance,
                            .build = text("upstream"),
                            .profile = text("upstream"),
                            .backend = text("upstream"),
-                           .max_sequences = s->config.concurrent,
-                           .credit = s->config.concurrent,
+                           .max_sequences = s->target.config->concurrent,
+                           .credit = s->target.config->concurrent,
                            .models = models,
                            .n_models = s->n_models};
     s->greeted = true;
@@ -82,9 +85,13 @@ static void say_beat(const upstreams *u, upstream *s) {
     wire_message m = {.type = WIRE_BEAT};
     m.beat = (wire_beat){.number = ++s->beats,
                          .instance = s->instance,
-                         .state = s->refused ? WIRE_FAILED : WIRE_READY,
-                         .reason = text(s->refused ? s->reason : ""),
-                         .credit = s->config.concurrent,
+                         .state = s->refused   ? WIRE_FAILED
+                                  : s->retired ? WIRE_DRAINING
+                                               : WIRE_READY,
+                         .reason = text(s->refused   ? s->reason
+                                        : s->retired ? "taken off the settings"
+                                                     : ""),
+                         .credit = s->target.config->concurrent,
                          .hit_rate = -1,
                          .temperature_c = -1,
                          .power_w = -1};
@@ -97,15 +104,16 @@ static bool take_models(upstream *s, const upstream_model *found, size_t n_found
     upstream_model wanted[UPSTREAM_MAX_MODELS];
     size_t n = 0;
     memset(wanted, 0, sizeof wanted);
-    for (size_t i = 0; i < s->config.n_models; i++) {
-        (void)snprintf(wanted[n].name, sizeof wanted[n].name, "%s", s->config.models[i]);
+    for (size_t i = 0; i < s->target.config->n_models; i++) {
+        (void)snprintf(wanted[n].name, sizeof wanted[n].name, "%s",
+                       s->target.config->models[i]);
         for (size_t k = 0; k < n_found; k++) {
             if (strcmp(found[k].name, wanted[n].name) == 0)
                 wanted[n].context_tokens = found[k].context_tokens;
         }
         n++;
     }
-    for (size_t k = 0; s->config.n_models == 0 && k < n_found; k++) {
+    for (size_t k = 0; s->target.config->n_models == 0 && k < n_found; k++) {
         (void)snprintf(wanted[n].name, sizeof wanted[n].name, "%s", found[k].name);
         wanted[n++].context_tokens = found[k].context_tokens;
     }
@@ -118,12 +126,13 @@ static bool take_models(upstream *s, const upstream_model *found, size_t n_found
 /* ------------------------------------------------------------ what its calls bring */
 
 static void on_check(upstreams *u, upstream *s, const upstream_event *e) {
+    if (e->generation != s->target.generation) return;
     s->checking = false;
     uint64_t now_ms = clock_monotonic_ms();
     s->next_check_ms = now_ms + u->params.check_ms;
     bool was_refused = s->refused;
     if (e->kind == UPSTREAM_SILENT) {
-        log_debug("upstream-silent", "node=%s error=\"%s\"", s->config.name, e->text);
+        log_debug("upstream-silent", "node=%s error=\"%s\"", s->target.config->name, e->text);
         return;
     }
     s->refused = e->kind == UPSTREAM_REFUSED;
@@ -133,8 +142,10 @@ static void on_check(upstreams *u, upstream *s, const upstream_event *e) {
         (void)snprintf(s->reason, sizeof s->reason, "%s", e->text);
     else
         changed = take_models(s, e->models, e->n_models);
-    if (!s->greeted || changed) say_hello(u, s);
-    if (was_refused != s->refused || s->beats == 0) say_beat(u, s);
+    bool announced = s->greeted && !changed && !s->renewed;
+    if (!announced) say_hello(u, s);
+    s->renewed = false;
+    if (!announced || was_refused != s->refused || s->beats == 0) say_beat(u, s);
 }
 
 static void on_tokens(const upstreams *u, const upstream *s, const upstream_event *e) {
@@ -189,6 +200,10 @@ static void deliver(void *io_context, web_event *base) {
     upstream_event *e = (upstream_event *)base;
     upstreams *u = e->owner;
     upstream *s = &u->servers[e->server_idx];
+    if (s->target.config == NULL) { /* what it had is forgotten with it */
+        upstream_event_free(base);
+        return;
+    }
     if (e->kind == UPSTREAM_TOKENS)
         on_tokens(u, s, e);
     else if (e->kind == UPSTREAM_DONE)
@@ -202,18 +217,31 @@ static void deliver(void *io_context, web_event *base) {
 
 /* ------------------------------------------------------------ io */
 
+static void free_place(upstream *s) {
+    upstream_config_leave(s->target.config);
+    uint64_t generation = s->target.generation;
+    memset(s, 0, sizeof *s);
+    s->target.generation = generation;
+}
+
+static void tick(upstreams *u, upstream *s, uint64_t now_ms) {
+    if (s->retired && u->params.on_retired(u->params.context, s->target.config->name)) {
+        free_place(s);
+        return;
+    }
+    if (!s->checking && now_ms >= s->next_check_ms)
+        s->checking = upstream_start_check(u->params.web, &s->target, u->params.check_limit_ms);
+    /* A check that is late is a busy server's; one that is very late ends the beats. */
+    bool known = s->greeted &&
+                 now_ms - s->last_good_ms < 2 * u->params.check_ms + u->params.check_limit_ms;
+    if (!known || now_ms < s->next_beat_ms) return;
+    s->next_beat_ms = now_ms + u->params.beat_ms;
+    say_beat(u, s);
+}
+
 void upstreams_tick(upstreams *u, uint64_t now_ms) {
-    for (size_t i = 0; u != NULL && i < u->n_servers; i++) {
-        upstream *s = &u->servers[i];
-        if (!s->checking && now_ms >= s->next_check_ms)
-            s->checking =
-                upstream_start_check(u->params.web, &s->target, u->params.check_limit_ms);
-        /* A check that is late is a busy server's; one that is very late ends the beats. */
-        bool known = s->greeted && now_ms - s->last_good_ms <
-                                       2 * u->params.check_ms + u->params.check_limit_ms;
-        if (!known || now_ms < s->next_beat_ms) continue;
-        s->next_beat_ms = now_ms + u->params.beat_ms;
-        say_beat(u, s);
+    for (size_t i = 0; u != NULL && i < MAX_SERVERS; i++) {
+        if (u->servers[i].target.config != NULL) tick(u, &u->servers[i], now_ms);
     }
 }
 
@@ -226,43 +254,55 @@ status upstreams_send(upstreams *u, const void *identity, size_t n_identity,
                       const wire_message *message, error *err) {
     CHECK(upstream_is_identity(identity, n_identity));
     size_t i = ((const unsigned char *)identity)[N_IDENTITY - 1];
-    if (u == NULL || i >= u->n_servers)
+    if (u == NULL || i >= MAX_SERVERS || u->servers[i].target.config == NULL)
         return error_set(err, STATUS_UNAVAILABLE, "there is no such upstream");
     if (message->type == WIRE_SUBMIT) {
         uint64_t id = cancel_id(message->submit.request, i);
         web_client_cancel(u->params.web, id);
         if (!upstream_start_submit(u->params.web, &u->servers[i].target, &message->submit, id))
             return error_set(err, STATUS_NO_MEMORY, "no memory for a call to %s",
-                             u->servers[i].config.name);
+                             u->servers[i].target.config->name);
     } else if (message->type == WIRE_CANCEL) {
         web_client_cancel(u->params.web, cancel_id(message->cancel.request, i));
     }
     return STATUS_OK;
 }
 
-static status add_server(upstreams *u, char *line, error *err) {
-    if (u->n_servers == MAX_SERVERS)
-        return error_set(err, STATUS_BAD_INPUT, "more than %d", MAX_SERVERS);
-    size_t i = u->n_servers;
-    upstream *s = &u->servers[i];
-    status rc = upstream_config_parse(&s->config, line, err);
-    if (rc != STATUS_OK) return rc;
-    u->n_servers++;
-    for (size_t k = 0; k < i; k++) {
-        if (strcmp(u->servers[k].config.name, s->config.name) == 0)
-            return error_set(err, STATUS_BAD_INPUT, "the name '%s' is there twice",
-                             s->config.name);
-    }
-    s->target = (upstream_target){u, i, &s->config, deliver};
-    memcpy(s->identity, mark, sizeof mark);
-    s->identity[N_IDENTITY - 1] = (unsigned char)i;
-    if (getrandom(&s->instance, sizeof s->instance, GRND_NONBLOCK) < 0)
-        s->instance = clock_monotonic_ns();
-    return STATUS_OK;
+/* ------------------------------------------------------------ settings */
+
+typedef struct config_list {
+    upstream_config *items[MAX_SERVERS];
+    size_t n;
+} config_list;
+
+static void release_list(config_list *list) {
+    for (size_t i = 0; i < list->n; i++)
+        upstream_config_leave(list->items[i]);
+    list->n = 0;
 }
 
-static status add_servers(upstreams *u, error *err) {
-    char *lines = strdup(u->params.servers), *rest = NULL;
+static upstream_config *find_config(const config_list *list, const char *name) {
+    for (size_t i = 0; i < list->n; i++) {
+        if (strcmp(list->items[i]->name, name) == 0) return list->items[i];
+    }
+    return NULL;
+}
+
+static status add_config(config_list *list, char *line, error *err) {
+    upstream_config *config;
+    if (list->n == MAX_SERVERS)
+        return error_set(err, STATUS_BAD_INPUT, "more than %d", MAX_SERVERS);
+    status rc = upstream_config_parse(&config, line, err);
+    if (rc != STATUS_OK) return rc;
+    bool twice = find_config(list, config->name) != NULL;
+    list->items[list->n++] = config;
+    if (!twice) return STATUS_OK;
+    return error_set(err, STATUS_BAD_INPUT, "the name '%s' is there twice", config->name);
+}
+
+static status read_list(config_list *list, const char *servers, error *err) {
+    char *lines = strdup(servers), *rest = NULL;
+    list->n = 0;
     if (lines == NULL) return error_set(err, STATUS_NO_MEMORY, "upstream: no memory");
     status rc = STATUS_OK;
     for (char *line = strtok_r(lines, "\n", &rest); line != NULL && rc == STATUS_OK;
@@ -270,11 +310,76 @@ static status add_servers(upstreams *u, error *err) {
         error what = {0};
         char name[40];
         (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(line, " \t"), line);
-        rc = add_server(u, line, &what);
+        rc = add_config(list, line, &what);
         if (rc != STATUS_OK)
             (void)error_set(err, rc, "upstream.server: %s: %s", name, what.text);
     }
     free(lines);
+    if (rc != STATUS_OK) release_list(list);
+    return rc;
+}
+
+static upstream *find_place(upstreams *u, const char *name) {
+    for (size_t i = 0; i < MAX_SERVERS; i++) {
+        const upstream_config *config = u->servers[i].target.config;
+        if (name == NULL ? config == NULL : config != NULL && strcmp(config->name, name) == 0)
+            return &u->servers[i];
+    }
+    return NULL;
+}
+
+/* Calls that run keep the settings by which they began. */
+static void put_config(upstream *s, upstream_config *config) {
+    s->retired = false;
+    if (upstream_config_same(s->target.config, config)) return;
+    upstream_config_leave(s->target.config);
+    s->target.config = upstream_config_use(config);
+    s->target.generation++;
+    s->checking = false;
+    s->next_check_ms = 0;
+    s->renewed = true;
+}
+
+static void take_place(upstreams *u, upstream *s, upstream_config *config) {
+    size_t i = (size_t)(s - u->servers);
+    s->target = (upstream_target){.owner = u,
+                                  .server_idx = i,
+                                  .config = upstream_config_use(config),
+                                  .generation = s->target.generation + 1,
+                                  .deliver = deliver};
+    memcpy(s->identity, mark, sizeof mark);
+    s->identity[N_IDENTITY - 1] = (unsigned char)i;
+    if (getrandom(&s->instance, sizeof s->instance, GRND_NONBLOCK) < 0)
+        s->instance = clock_monotonic_ns();
+}
+
+status upstreams_set(upstreams *u, const char *servers, error *err) {
+    config_list *list = malloc(sizeof *list);
+    if (list == NULL) return error_set(err, STATUS_NO_MEMORY, "upstream: no memory");
+    status rc = read_list(list, servers, err);
+    size_t n_free = 0, n_new = 0;
+    for (size_t i = 0; rc == STATUS_OK && i < MAX_SERVERS; i++)
+        n_free += u->servers[i].target.config == NULL;
+    for (size_t i = 0; rc == STATUS_OK && i < list->n; i++)
+        n_new += find_place(u, list->items[i]->name) == NULL;
+    if (n_new > n_free)
+        rc = error_set(err, STATUS_UNAVAILABLE,
+                       "upstream.server: more than %d, with those that still finish their work",
+                       MAX_SERVERS);
+    for (size_t i = 0; rc == STATUS_OK && i < MAX_SERVERS; i++) {
+        upstream *s = &u->servers[i];
+        if (s->target.config != NULL)
+            s->retired = find_config(list, s->target.config->name) == NULL;
+    }
+    for (size_t i = 0; rc == STATUS_OK && i < list->n; i++) {
+        upstream *s = find_place(u, list->items[i]->name);
+        if (s != NULL)
+            put_config(s, list->items[i]);
+        else
+            take_place(u, find_place(u, NULL), list->items[i]);
+    }
+    if (rc == STATUS_OK) release_list(list);
+    free(list);
     return rc;
 }
 
@@ -283,26 +388,21 @@ status upstreams_open(upstreams **out, const upstreams_params *params, error *er
     upstreams *u = calloc(1, sizeof *u);
     if (u == NULL) return error_set(err, STATUS_NO_MEMORY, "upstream: no memory");
     u->params = *params;
-    status rc = add_servers(u, err);
-    if (rc != STATUS_OK) {
-        upstreams_close(u);
-        return rc;
-    }
     *out = u;
     return STATUS_OK;
 }
 
 void upstreams_close(upstreams *u) {
-    if (u == NULL) return;
-    for (size_t i = 0; i < u->n_servers; i++)
-        upstream_config_release(&u->servers[i].config);
+    for (size_t i = 0; u != NULL && i < MAX_SERVERS; i++)
+        upstream_config_leave(u->servers[i].target.config);
     free(u);
 }
 
 status upstreams_check(const char *servers, error *err) {
-    upstreams *u;
-    upstreams_params params = {.servers = servers};
-    status rc = upstreams_open(&u, &params, err);
-    if (rc == STATUS_OK) upstreams_close(u);
+    config_list *list = malloc(sizeof *list);
+    if (list == NULL) return error_set(err, STATUS_NO_MEMORY, "upstream: no memory");
+    status rc = read_list(list, servers, err);
+    if (rc == STATUS_OK) release_list(list);
+    free(list);
     return rc;
 }

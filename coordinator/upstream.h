@@ -26,16 +26,20 @@
 typedef struct upstreams upstreams;
 
 typedef struct upstreams_params {
-    const char *servers; /* the configured lines */
     uint64_t check_ms, check_limit_ms, beat_ms;
     web_client *web; /* must close first, and outlives no upstream */
     void *context;
     void (*on_message)(void *context, const worker_peer *peer, const wire_message *message);
+    /* A server is off the list.  True once its node has nothing to do and is forgotten. */
+    bool (*on_retired)(void *context, const char *name);
 } upstreams_params;
 
-/* Also where there are none.  On failure err names the line and field. */
+/* Without servers. */
 status upstreams_open(upstreams **out, const upstreams_params *params, error *err);
-void upstreams_close(upstreams *u); /* accepts NULL */
+void upstreams_close(upstreams *u); /* after the web client; accepts NULL */
+/* These lines are the servers from now on.  What runs on one that is taken off, or whose settings
+ * change, goes on as it began.  On failure nothing changes, and err names the line and field. */
+status upstreams_set(upstreams *u, const char *servers, error *err);
 /* Checks and beats that are due. */
 void upstreams_tick(upstreams *u, uint64_t now_ms);
 
@@ -44,7 +48,7 @@ bool upstream_is_identity(const void *identity, size_t n_identity);
 /* What would have gone to a worker. */
 status upstreams_send(upstreams *u, const void *identity, size_t n_identity,
                       const wire_message *message, error *err);
-/* Would upstreams_open() take these lines? */
+/* Would upstreams_set() take these lines? */
 status upstreams_check(const char *servers, error *err);
 
 #endif

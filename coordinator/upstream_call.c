@@ -22,6 +22,7 @@ static upstream_event *event_new(const upstream_target *t, upstream_event_kind k
     e->base.drop = upstream_event_free;
     e->owner = t->owner;
     e->server_idx = t->server_idx;
+    e->generation = t->generation;
     e->kind = kind;
     e->length = length;
     if (length > 0) memcpy(e->text, text, length);
@@ -88,6 +89,7 @@ static void check_end(web_call *base, const web_result *result) {
         if (e != NULL) web_client_post(base->client, &e->base);
     }
     json_text_release(&call->body);
+    upstream_config_leave(call->target.config);
     free(call);
 }
 
@@ -98,7 +100,9 @@ bool upstream_start_check(web_client *web, const upstream_target *t, uint64_t li
     call->base.limit_ms = (uint32_t)limit_ms;
     call->base.on_data = check_data;
     call->base.on_end = check_end;
+    (void)upstream_config_use(t->config);
     if (set_url(&call->base, t, "/models") && web_client_start(web, &call->base)) return true;
+    upstream_config_leave(t->config);
     free(call->base.url);
     free(call);
     return false;
@@ -269,6 +273,7 @@ static void submit_end(web_call *base, const web_result *result) {
     sse_reader_release(&call->reader);
     upstream_reply_release(&call->reply);
     json_text_release(&call->error_body);
+    upstream_config_leave(call->target.config);
     free(call);
 }
 
@@ -291,9 +296,11 @@ bool upstream_start_submit(web_client *web, const upstream_target *t, const wire
     if (call->base.body != NULL && s->body.length > 0)
         memcpy(call->base.body, s->body.bytes, s->body.length);
     const char *path = s->kind == WIRE_COMPLETION ? "/completions" : "/chat/completions";
+    (void)upstream_config_use(t->config);
     if (call->base.body != NULL && set_url(&call->base, t, path) &&
         web_client_start(web, &call->base))
         return true;
+    upstream_config_leave(t->config);
     free(call->base.url);
     free(call->base.body);
     free(call);

@@ -22,6 +22,7 @@ typedef struct upstream_event {
     web_event base;
     struct upstreams *owner;
     size_t server_idx;
+    uint64_t generation; /* of the server's settings, as the target had it */
     upstream_event_kind kind;
     uint64_t request, epoch, number;
     /* TOKENS */
@@ -44,11 +45,12 @@ typedef struct upstream_event {
     char text[]; /* of TOKENS and of errors; terminated */
 } upstream_event;
 
-/* What a call needs to know; borrowed, and outlives the call. */
+/* What a call needs to know; copied.  A call that has begun uses the config until its end. */
 typedef struct upstream_target {
     struct upstreams *owner;
     size_t server_idx;
-    const upstream_config *config;
+    upstream_config *config;
+    uint64_t generation; /* of the config: what older ones bring of a check counts no more */
     void (*deliver)(void *io_context, web_event *event);
 } upstream_target;
 

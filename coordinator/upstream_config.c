@@ -8,10 +8,27 @@
 
 enum { KEY_SIZE = 1024 };
 
-void upstream_config_release(upstream_config *c) {
+upstream_config *upstream_config_use(upstream_config *c) {
+    (void)atomic_fetch_add(&c->n_users, 1);
+    return c;
+}
+
+void upstream_config_leave(upstream_config *c) {
+    if (c == NULL || atomic_fetch_sub(&c->n_users, 1) > 1) return;
     if (c->authorization != NULL) explicit_bzero(c->authorization, strlen(c->authorization));
     free(c->authorization);
-    memset(c, 0, sizeof *c);
+    free(c);
+}
+
+static bool same_text(const char *a, const char *b) {
+    return (a == NULL) == (b == NULL) && (a == NULL || strcmp(a, b) == 0);
+}
+
+bool upstream_config_same(const upstream_config *a, const upstream_config *b) {
+    return strcmp(a->name, b->name) == 0 && strcmp(a->url, b->url) == 0 &&
+           same_text(a->authorization, b->authorization) && a->concurrent == b->concurrent &&
+           a->context_tokens == b->context_tokens && a->n_models == b->n_models &&
+           memcmp(a->models, b->models, sizeof a->models) == 0;
 }
 
 static status take_url(upstream_config *c, const char *url, error *err) {
@@ -109,18 +126,30 @@ static status take_option(upstream_config *c, char *word, error *err) {
     return error_set(err, STATUS_BAD_INPUT, "'%.60s' is no option of an upstream", word);
 }
 
-status upstream_config_parse(upstream_config *out, char *line, error *err) {
-    memset(out, 0, sizeof *out);
-    out->concurrent = 4;
+static status parse(upstream_config *c, char *line, error *err) {
     char *rest = NULL;
     const char *name = strtok_r(line, " \t", &rest);
     const char *url = name == NULL ? NULL : strtok_r(NULL, " \t", &rest);
     if (url == NULL || strlen(name) > WIRE_MAX_NAME)
         return error_set(err, STATUS_BAD_INPUT, "expected NAME URL [option=value]...");
-    (void)snprintf(out->name, sizeof out->name, "%s", name);
-    status rc = take_url(out, url, err);
+    (void)snprintf(c->name, sizeof c->name, "%s", name);
+    status rc = take_url(c, url, err);
     for (char *word; rc == STATUS_OK && (word = strtok_r(NULL, " \t", &rest)) != NULL;)
-        rc = take_option(out, word, err);
-    if (rc != STATUS_OK) upstream_config_release(out);
+        rc = take_option(c, word, err);
     return rc;
+}
+
+status upstream_config_parse(upstream_config **out, char *line, error *err) {
+    *out = NULL;
+    upstream_config *c = calloc(1, sizeof *c);
+    if (c == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for an upstream");
+    atomic_init(&c->n_users, 1);
+    c->concurrent = 4;
+    status rc = parse(c, line, err);
+    if (rc != STATUS_OK) {
+        upstream_config_leave(c);
+        return rc;
+    }
+    *out = c;
+    return STATUS_OK;
 }

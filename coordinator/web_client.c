@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { RING_ITEMS = 4096, CONNECT_MS = 5000, POLL_MS = 1000, PRESSED_MS = 2 };
+enum { RING_ITEMS = 4096, POLL_MS = 1000, PRESSED_MS = 2 };
 
 typedef struct web_order {
     struct web_order *next;
@@ -22,6 +22,7 @@ struct web_client {
     ring orders, events;
     thread thread;
     void *io_context;
+    uint32_t connect_ms;
     atomic_bool stop;
     /* io's: orders that found the ring full */
     web_order *spill, **spill_end;
@@ -104,7 +105,8 @@ static bool set_up(web_call *call) {
     ok = ok && curl_easy_setopt(easy, CURLOPT_NOPROXY, "*") == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                                (long)call->client->connect_ms) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)call->limit_ms) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_PRIVATE, call) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEDATA, call) == CURLE_OK;
@@ -222,13 +224,14 @@ void web_client_cancel(web_client *c, uint64_t cancel_id) {
                   (unsigned long long)cancel_id);
 }
 
-status web_client_open(web_client **out, void *io_context, error *err) {
+status web_client_open(web_client **out, void *io_context, uint32_t connect_ms, error *err) {
     *out = NULL;
     _Static_assert(sizeof(web_client) % alignof(web_client) == 0, "aligned_alloc's condition");
     web_client *c = aligned_alloc(alignof(web_client), sizeof *c);
     if (c == NULL) return error_set(err, STATUS_NO_MEMORY, "web client: no memory");
     memset(c, 0, sizeof *c);
     c->io_context = io_context;
+    c->connect_ms = connect_ms;
     c->orders.event_fd = c->events.event_fd = -1;
     c->spill_end = &c->spill;
     c->held_end = &c->held;

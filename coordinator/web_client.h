@@ -52,7 +52,7 @@ struct web_call {   /* first member of what a module knows of its call; freed by
     void (*on_end)(web_call *call, const web_result *result);
 };
 
-status web_client_open(web_client **out, void *io_context, error *err);
+status web_client_open(web_client **out, void *io_context, uint32_t connect_ms, error *err);
 /* Ends all calls; events that have not been delivered are dropped.  Accepts NULL. */
 void web_client_close(web_client *c);
 

@@ -8,10 +8,7 @@
 #include <string.h>
 #include <zmq.h>
 
-enum {
-    QUEUE_MESSAGES = 4096, /* to a peer; credit keeps it far from full */
-    LINGER_MS = 200        /* last CANCELs at the end */
-};
+enum { QUEUE_MESSAGES = 4096 }; /* to a peer; credit keeps it far from full */
 
 struct worker_link {
     worker_link_params params;
@@ -41,7 +38,7 @@ static status set_options(worker_link *link, error *err) {
         /* No bound: ZeroMQ 4.3 aborts the process when the peer of a full queue goes away and a
          * heartbeat is due after that.  Credit bounds what nodes have to say. */
         {ZMQ_RCVHWM, 0, "RCVHWM"},
-        {ZMQ_LINGER, LINGER_MS, "LINGER"},
+        {ZMQ_LINGER, link->params.linger_ms, "LINGER"},
     };
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
         status rc =

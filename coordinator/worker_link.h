@@ -34,6 +34,7 @@ typedef struct worker_link_params {
     const char *curve_allow_file;
     int heartbeat_ms;         /* of the transport */
     int heartbeat_timeout_ms; /* a peer that answers none for this is disconnected */
+    int linger_ms;            /* for the last CANCELs at the end */
     void *context;
     void (*on_message)(void *context, const worker_peer *peer, const wire_message *message);
     /* A frame that is no message of this version; why names what is wrong. */

@@ -4,7 +4,7 @@ import { createServer } from 'node:http';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { finish, test } from '../clients/fleet.mjs';
-import { ask, body, content, events, open, Rig, until } from './rig.mjs';
+import { ask, body, content, events, open, Rig, streamed, until } from './rig.mjs';
 
 // A server that speaks the API; `mode` is how it misbehaves.
 class Server {
@@ -273,4 +273,98 @@ await test('a real coordinator with workers serves as an upstream', async () => 
     rmSync(folder, { recursive: true });
 });
 
+
+{
+    const folder = mkdtempSync(`${tmpdir()}/siliceo-upstream-`), settings = `${folder}/coordinator.conf`;
+    process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+    const servers = {};
+    for (const name of ['first', 'second', 'third']) {
+        servers[name] = await new Server().listen();
+        servers[name].models = [{ id: `model-${name}` }];
+    }
+    const line = (name, more = '') => `server = ${name} ${servers[name].url} ${more}`;
+    const write = (...lines) => writeFileSync(settings, `alias = usual=model-second\n[upstream]\n${lines.join('\n')}\n`);
+    write();
+    const rig = await Rig.open([...quickly, '--config', settings]);
+    const reload = () => rig.coordinator.child.kill('SIGHUP');
+    const asked = (model, more) => ask(rig.url, body({ model, max_tokens: 2, ...more }));
+
+    await test('SIGHUP brings the first upstream to a coordinator that began without one', async () => {
+        write(line('first'), line('second', 'concurrent=2'));
+        reload();
+        for (const name of ['first', 'second']) await state(rig, name, 'ready');
+        assert.equal((await asked('model-first')).status, 200);
+        assert.equal((await asked('usual')).status, 200);
+    });
+    await test('SIGHUP: one more, one less, one changed; what runs goes on to its end', async () => {
+        const begun = { removed: open(rig, body({ model: 'model-first', stream: true, max_tokens: 150 })), changed: open(rig, body({ model: 'model-second', stream: true, max_tokens: 150 })) };
+        for (const o of Object.values(begun)) await until(() => o.text.includes('"w5 "'), 'token 5');
+        writeFileSync(`${folder}/key`, 'sk-another-key\n');
+        write(line('second', `concurrent=9 key_file=${folder}/key`), line('third'));
+        reload();
+        await state(rig, 'third', 'ready');
+        await state(rig, 'first', 'draining');
+        assert.match((await rig.node('first')).reason, /taken off the settings/);
+        assert.equal((await asked('model-third')).status, 200);
+        await until(async () => (await rig.node('second')).max_sequences === 9, 'its new settings');
+        assert.equal((await asked('model-second')).status, 200);
+        assert.equal(servers.second.requests.at(-1).headers.authorization, 'Bearer sk-another-key');
+        assert.equal((await asked('model-first')).status, 503);
+        for (const [what, o] of Object.entries(begun)) {
+            await until(() => o.text.includes('[DONE]') || o.text.includes('"error"'), 'the end', 20000);
+            assert.equal(content(streamed(o)), Array.from({ length: 150 }, (_, i) => `w${i} `).join(''), what);
+            assert.equal(streamed(o).at(-1), '[DONE]', what);
+            o.socket.destroy();
+        }
+        await until(async () => await rig.node('first') === undefined, 'the removed one is forgotten');
+        assert.equal((await asked('model-first')).status, 404);
+    });
+    await test('SIGHUP with wrong settings is said by line, and changes nothing', async () => {
+        for (const wrong of [`${line('first')}\nserver = second ftp://x`, `${line('third')}\n${line('third')}`, 'nonsense = 1']) {
+            const before = rig.log.length;
+            write(wrong);
+            reload();
+            await until(() => rig.log.slice(before).includes('reload-failed'), 'it is said');
+            assert.match(rig.log.slice(before), /what=settings error=".*(second: 'ftp|there twice|nonsense)/);
+        }
+        assert.deepEqual((await rig.nodes()).map((n) => [n.name, n.state]), [['second', 'ready'], ['third', 'ready']]);
+        assert.equal((await asked('model-third')).status, 200);
+        assert.ok(!rig.log.includes('sk-another-key'));
+    });
+    await test('SIGHUP: one that is put back while it still finishes its work takes work again', async () => {
+        write(line('second'), line('third'));
+        reload();
+        const o = open(rig, body({ model: 'model-third', stream: true, max_tokens: 400 }));
+        await until(() => o.text.includes('"w5 "'), 'token 5');
+        write(line('second'));
+        reload();
+        await state(rig, 'third', 'draining');
+        write(line('second'), line('third'));
+        reload();
+        await state(rig, 'third', 'ready');
+        assert.equal((await asked('model-third')).status, 200);
+        o.socket.destroy();
+        await rig.idle();
+    });
+    await test('SIGHUP, 200 times and with every list: nothing is left over', async () => {
+        const all = Object.keys(servers), before = await rig.metric('process_open_fds');
+        const load = Array.from({ length: 60 }, (_, i) => asked(`model-${all[i % 3]}`, { stream: i % 2 === 0 }));
+        for (let i = 0; i < 200; i++) {
+            write(...all.filter((_, k) => (i >> k) & 1).map((name) => line(name, i % 5 === 0 ? 'concurrent=7' : '')));
+            reload();
+            if (i % 10 === 0) await (await fetch(rig.url + '/healthz')).text();
+        }
+        for (const r of await Promise.all(load)) assert.ok([200, 404, 503].includes(r.status), `${r.status} ${r.text}`);
+        write(...all.map((name) => line(name)));
+        reload();
+        for (const name of all) await state(rig, name, 'ready');
+        for (const name of all) assert.equal((await asked(`model-${name}`)).status, 200);
+        await rig.idle();
+        await until(async () => (await rig.status()).http.connections <= 3, 'connections end');
+        const after = await rig.metric('process_open_fds');
+        assert.ok(after <= before + 8, `${after} descriptors after ${before}`); // kept connections to the servers
+    });
+    await rig.close();
+    for (const server of Object.values(servers)) await server.close();
+}
 finish();

@@ -223,15 +223,15 @@ static void a_configured_line_is_checked_word_by_word(void **state) {
                  {"llama http://h moon=1", "'moon' is no option"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char line[200];
-        upstream_config c;
+        upstream_config *c;
         error err = {0};
         (void)snprintf(line, sizeof line, "%s", cases[i].line);
         status rc = upstream_config_parse(&c, line, &err);
         if (cases[i].expected == NULL) {
             assert_int_equal(rc, STATUS_OK);
-            assert_true(strcmp(c.url, "http://h:1/v1") == 0 ||
-                        strcmp(c.url, "https://h:1/v1") == 0);
-            upstream_config_release(&c);
+            assert_true(strcmp(c->url, "http://h:1/v1") == 0 ||
+                        strcmp(c->url, "https://h:1/v1") == 0);
+            upstream_config_leave(c);
         } else {
             assert_int_not_equal(rc, STATUS_OK);
             assert_non_null(strstr(err.text, cases[i].expected));
