@@ -180,7 +180,8 @@ static void on_done(const upstreams *u, const upstream *s, const upstream_event 
                          .reasoning_tokens = e->reasoning_tokens,
                          .prefill_ms = e->prefill_ms,
                          .decode_ms = e->decode_ms,
-                         .hit_rate = -1};
+                         .hit_rate = -1,
+                         .result = wire_text(e->text, e->length)};
     say(u, s, &m);
 }
 

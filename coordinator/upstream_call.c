@@ -2,11 +2,16 @@
 
 #include "common/clock.h"
 #include "coordinator/sse_reader.h"
+#include "coordinator/upstream_vectors.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CHECK_BYTES = 1024 * 1024, MAX_ERROR_BYTES = 64 * 1024 };
+enum {
+    MAX_CHECK_BYTES = 1024 * 1024,
+    MAX_ERROR_BYTES = 64 * 1024,
+    MAX_WHOLE_BYTES = 64 * 1024 * 1024
+};
 
 void upstream_event_free(web_event *base) {
     upstream_event *e = (upstream_event *)base;
@@ -120,8 +125,10 @@ typedef struct submit_call {
     sse_reader reader;
     upstream_reply reply;
     json_text error_body;
-    bool over;     /* DONE or ERROR has been posted */
-    bool is_other; /* neither chat nor completion */
+    json_text whole; /* a reply that is no stream: of vectors */
+    size_t n_inputs; /* that it answers */
+    bool over;       /* DONE or ERROR has been posted */
+    bool is_other;   /* of a kind that is not passed on */
 } submit_call;
 
 static void post(submit_call *call, upstream_event *e) {
@@ -172,10 +179,11 @@ static void on_piece(void *context, const upstream_piece *piece) {
     post(call, e);
 }
 
-static void post_done(submit_call *call) {
+static void post_done(submit_call *call, const char *result) {
     if (call->over) return;
     uint64_t now_ns = clock_monotonic_ns();
-    upstream_event *e = event_new(&call->target, UPSTREAM_DONE, NULL, 0);
+    upstream_event *e =
+        event_new(&call->target, UPSTREAM_DONE, result, result == NULL ? 0 : strlen(result));
     if (e != NULL) {
         uint64_t first_ns = call->first_ns != 0 ? call->first_ns : now_ns;
         e->number = call->number;
@@ -194,7 +202,7 @@ static status on_event(void *context, const char *data, size_t n, error *err) {
                    "upstream_failed", true, call->reply.error_text);
     } else if (rc == STATUS_OK && call->reply.done) {
         if (upstream_reply_is_whole(&call->reply))
-            post_done(call);
+            post_done(call, NULL);
         else
             post_error(call, 502, "upstream_cut", true, "[DONE] came before finish_reason");
     }
@@ -206,14 +214,20 @@ static bool submit_start(web_call *base, error *err) {
     size_t n_choices = 1;
     char *body = NULL;
     call->begun_ns = clock_monotonic_ns();
-    call->is_other = call->kind != WIRE_CHAT && call->kind != WIRE_COMPLETION;
+    bool vectors = upstream_vectors_kind(call->kind);
+    call->is_other = !vectors && call->kind != WIRE_CHAT && call->kind != WIRE_COMPLETION;
     if (call->is_other) {
-        (void)error_set(err, STATUS_BAD_INPUT, "only chats and completions are passed on");
+        (void)error_set(
+            err, STATUS_BAD_INPUT,
+            "only chats, completions, embeddings and reranking are passed on to upstreams");
         return false;
     }
-    status rc =
-        upstream_request_body(&body, &n_choices, base->body, base->n_body, call->model, err);
-    if (rc == STATUS_OK) rc = upstream_reply_init(&call->reply, n_choices, call, on_piece, err);
+    status rc = vectors ? upstream_vectors_body(&body, &call->n_inputs, call->kind, base->body,
+                                                base->n_body, call->model, err)
+                        : upstream_request_body(&body, &n_choices, base->body, base->n_body,
+                                                call->model, err);
+    if (rc == STATUS_OK && !vectors)
+        rc = upstream_reply_init(&call->reply, n_choices, call, on_piece, err);
     if (rc != STATUS_OK) {
         free(body);
         return false;
@@ -232,6 +246,12 @@ static bool submit_data(web_call *base, const char *bytes, size_t n) {
         return true;
     }
     if (call->over) return true; /* nothing that counts comes after the end */
+    if (upstream_vectors_kind(call->kind)) {
+        json_text_add(&call->whole, bytes, n);
+        if (!call->whole.failed && call->whole.length <= MAX_WHOLE_BYTES) return true;
+        post_error(call, 502, "bad_upstream_reply", true, "the reply is over its bound");
+        return false;
+    }
     error err = {0};
     if (sse_reader_add(&call->reader, bytes, n, call, on_event, &err) == STATUS_OK) return true;
     post_error(call, 502, "bad_upstream_reply", true, err.text);
@@ -246,13 +266,30 @@ static void post_refusal(submit_call *call, long http_status) {
     upstream_error_text(text, sizeof text, body, call->error_body.length);
     bool too_long = strstr(body, "exceed_context_size") != NULL ||
                     strstr(body, "context_length_exceeded") != NULL;
+    bool missing = http_status == 404 || http_status == 405 || http_status == 501;
     if (http_status == 429 || http_status == 503)
         post_error(call, 503, "busy", true, text);
+    else if (missing && call->kind != WIRE_CHAT) /* no failure of it: it has no such path */
+        post_error(call, 400, "not_supported", true, text);
     else if (http_status == 400 || http_status == 413 || http_status == 422)
         post_error(call, (unsigned)http_status,
                    too_long ? "context_length_exceeded" : "upstream_refused", false, text);
     else
         post_error(call, 502, "upstream_failed", true, text);
+}
+
+static void end_vectors(submit_call *call) {
+    error err = {0};
+    char *list = NULL;
+    const char *body = call->whole.length > 0 ? call->whole.bytes : "";
+    status rc = upstream_vectors_read(&list, &call->reply.prompt_tokens, call->kind,
+                                      call->n_inputs, body, call->whole.length, &err);
+    call->reply.has_usage = true;
+    if (rc == STATUS_OK)
+        post_done(call, list);
+    else
+        post_error(call, 502, "bad_upstream_reply", true, err.text);
+    free(list);
 }
 
 static void submit_end(web_call *base, const web_result *result) {
@@ -266,13 +303,16 @@ static void submit_end(web_call *base, const web_result *result) {
     else if (result->error_text != NULL)
         post_error(call, result->refused ? 503 : 502, "upstream_failed", true,
                    result->error_text);
+    else if (upstream_vectors_kind(call->kind))
+        end_vectors(call);
     else if (upstream_reply_is_whole(&call->reply) && call->reply.n_choices > 0)
-        post_done(call); /* some servers end without [DONE] */
+        post_done(call, NULL); /* some servers end without [DONE] */
     else
         post_error(call, 502, "upstream_cut", true, "the reply ended early");
     sse_reader_release(&call->reader);
     upstream_reply_release(&call->reply);
     json_text_release(&call->error_body);
+    json_text_release(&call->whole);
     upstream_config_leave(call->target.config);
     free(call);
 }
@@ -295,7 +335,9 @@ bool upstream_start_submit(web_client *web, const upstream_target *t, const wire
     call->base.body = malloc(s->body.length + 1);
     if (call->base.body != NULL && s->body.length > 0)
         memcpy(call->base.body, s->body.bytes, s->body.length);
-    const char *path = s->kind == WIRE_COMPLETION ? "/completions" : "/chat/completions";
+    const char *path = upstream_vectors_kind(s->kind) ? upstream_vectors_path(s->kind)
+                       : s->kind == WIRE_COMPLETION   ? "/completions"
+                                                      : "/chat/completions";
     (void)upstream_config_use(t->config);
     if (call->base.body != NULL && set_url(&call->base, t, path) &&
         web_client_start(web, &call->base))

@@ -36,6 +36,14 @@ class Server {
             r.end(JSON.stringify({ error: { message: 'not today', type: 'server_error', code: null } }));
             return;
         }
+        if (q.url === '/v1/embeddings' || q.url === '/v1/rerank') {
+            const inputs = request.input ?? request.documents, vector = (i) => (request.encoding_format === 'base64' ? Buffer.from(new Float32Array([i, 0.5]).buffer).toString('base64') : [i, 0.5]);
+            const index = (i) => (this.mode === 'nonsense' ? 0 : i);
+            r.setHeader('content-type', 'application/json');
+            r.end(JSON.stringify(request.input ? { object: 'list', data: inputs.map((_, i) => ({ object: 'embedding', index: index(i), embedding: vector(i) })), model: 'x', usage: { prompt_tokens: 7, total_tokens: 7 } }
+                : { results: inputs.map((d, i) => ({ index: index(i), relevance_score: 1 / (i + 2), document: { text: d } })).slice(0, request.top_n), usage: { total_tokens: 9 } }));
+            return;
+        }
         let over = false;
         r.on('close', () => { if (!over) this.closed++; });
         r.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -127,7 +135,46 @@ const state = (rig, name, wanted) => until(async () => (await rig.node(name))?.s
             assert.ok(stream ? text.includes('[DONE]') : JSON.parse(text).choices[0].text.includes('w0 w1 w2 '), text);
         }
     });
-    await test('what is neither chat nor completion is refused without harm to the node', async () => {
+    const post = async (path, request) => {
+        const r = await fetch(rig.url + path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(request) });
+        return { status: r.status, json: await r.json(), node: r.headers.get('x-siliceo-node') };
+    };
+    await test('embeddings are passed on, as numbers and as base64', async () => {
+        const r = await post('/v1/embeddings', { model: 'tiny', input: ['a', 'b'] });
+        assert.equal(r.status, 200, JSON.stringify(r.json));
+        assert.deepEqual(server.requests.at(-1).body, { input: ['a', 'b'], model: 'tiny' });
+        assert.equal(server.requests.at(-1).url, '/v1/embeddings');
+        assert.deepEqual(r.json.data.map((d) => [d.index, d.embedding]), [[0, [0, 0.5]], [1, [1, 0.5]]]);
+        assert.deepEqual([r.json.object, r.json.model, r.json.usage], ['list', 'tiny', { prompt_tokens: 7, total_tokens: 7 }]);
+        const text = (await post('/v1/embeddings', { model: 'tiny', input: 'a', encoding_format: 'base64', dimensions: 2 })).json.data[0].embedding;
+        assert.deepEqual([...new Float32Array(new Uint8Array(Buffer.from(text, 'base64')).buffer)], [0, 0.5]);
+        assert.equal(server.requests.at(-1).body.dimensions, 2);
+        assert.equal(r.node, 'llama');
+    });
+    await test('so is reranking', async () => {
+        const r = await post('/v1/rerank', { model: 'tiny', query: 'q', documents: ['a', { text: 'b' }, 'c'], top_n: 2 });
+        assert.equal(r.status, 200, JSON.stringify(r.json));
+        assert.deepEqual(r.json.results.map((d) => [d.index, d.relevance_score]), [[0, 0.5], [1, 1 / 3]]);
+        assert.equal(r.json.usage.total_tokens, 9);
+        assert.deepEqual(server.requests.at(-1).body.documents, ['a', 'b', 'c']);
+    });
+    await test('a server without such a path is a 400 that says so, and no failed node; a wrong reply is a 502', async () => {
+        [server.mode, server.status] = ['refuse', 501];
+        for (const [path, request] of [['/v1/embeddings', { input: 'a' }], ['/v1/rerank', { query: 'q', documents: ['a'] }], ['/v1/completions', { prompt: 'a' }]]) {
+            for (let i = 0; i < 3; i++) {
+                const r = await post(path, { model: 'tiny', ...request });
+                assert.deepEqual([r.status, r.json.error.code], [400, 'not_supported'], JSON.stringify(r.json));
+                assert.match(r.json.error.message, /llama: not today/);
+            }
+        }
+        assert.equal((await rig.node('llama')).state, 'ready');
+        server.mode = 'nonsense';
+        const r = await post('/v1/embeddings', { model: 'tiny', input: ['a', 'b'] });
+        assert.deepEqual([r.status, r.json.error.code], [502, 'bad_upstream_reply'], JSON.stringify(r.json));
+        server.mode = 'well';
+        await rig.idle();
+    });
+    await test('what no such server has is refused without harm to the node', async () => {
         for (let i = 0; i < 4; i++) {
             const r = await fetch(rig.url + '/tokenize', { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ model: 'tiny', content: 'a', prompt: 'a' }) });
             assert.ok(r.status >= 400 && r.status < 500, `${r.status} ${await r.text()}`);

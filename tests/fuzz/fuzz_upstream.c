@@ -5,6 +5,7 @@
 #include "coordinator/sse_reader.h"
 #include "coordinator/tailscale.h"
 #include "coordinator/upstream_reply.h"
+#include "coordinator/upstream_vectors.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +57,23 @@ static void fuzz_line(const char *bytes, size_t n) {
         abort();
 }
 
+/* What comes out is a list of as many as were asked for, or of fewer where the best were. */
+static void fuzz_vectors(const char *bytes, size_t n) {
+    for (int i = 0; i < 2; i++) {
+        char *list = NULL;
+        cJSON *tree = NULL;
+        uint64_t n_tokens = 0;
+        wire_kind kind = i == 0 ? WIRE_EMBED : WIRE_RERANK;
+        if (upstream_vectors_read(&list, &n_tokens, kind, 2, bytes, n, NULL) != STATUS_OK)
+            continue;
+        if (json_parse(&tree, list, strlen(list), "list", NULL) != STATUS_OK) abort();
+        int length = cJSON_GetArraySize(tree);
+        if (length < 1 || length > 2 || (kind == WIRE_EMBED && length != 2)) abort();
+        cJSON_Delete(tree);
+        free(list);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 2) return 0;
     const char *bytes = (const char *)data + 1;
@@ -81,8 +99,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     case 4:
         (void)upstream_request_body(&body, &n_models, bytes, n, "m", NULL);
         free(body);
+        (void)upstream_vectors_body(&body, &n_models, WIRE_EMBED, bytes, n, "m", NULL);
+        free(body);
         break;
     default:
+        fuzz_vectors(bytes, n);
         upstream_error_text(text, sizeof text, bytes, n);
     }
     return 0;
