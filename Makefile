@@ -155,6 +155,7 @@ $(TESTS) $(TOOLS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBS)
 	$(if $(Q),@echo "  ld    $@")
 	$(Q)$(LINK) -lcmocka
 # What is around the engine is tested with a double, which stands before the libraries.
+$(BUILD)/tests/unit/test_engine_loop: $(BUILD)/obj/tests/unit/engine_double.o
 $(BUILD)/tests/unit/test_coordinator_link: $(addprefix $(BUILD)/obj/tests/unit/,engine_double.o router.o)
 # The CUDA kernels run on the CPU by fibers, which the sanitizers cannot follow.
 CUDA_CASE_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/kernels/cuda_*cases.c)))

@@ -108,6 +108,8 @@ static const field beat_fields[] = {
     UINT(wire_beat, rtt_us),
     UINT(wire_beat, loading_left_ms),
     UINT(wire_beat, gpu_use_percent),
+    UINT(wire_beat, unloaded_models),
+    UINT_TO(wire_beat, loading_model, WIRE_MAX_MODELS),
 };
 static const field tokens_fields[] = {
     UINT(wire_tokens, request),
@@ -209,7 +211,7 @@ typedef struct layout {
     { type, text, offsetof(wire_message, member), member##_fields, COUNT(member##_fields), (n) }
 static const layout layouts[] = {
     LAYOUT(WIRE_HELLO, "HELLO", hello),
-    LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 2),
+    LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 4),
     LAYOUT_APPENDED(WIRE_TOKENS, "TOKENS", tokens, 5),
     LAYOUT(WIRE_DONE, "DONE", done),
     LAYOUT(WIRE_ERROR, "ERROR", error),

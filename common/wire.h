@@ -151,6 +151,10 @@ typedef struct wire_beat {
     /* appended */
     uint64_t loading_left_ms; /* until the model is loaded, by its progress; 0: not known */
     uint64_t gpu_use_percent; /* 0: idle, or not known */
+    uint64_t
+        unloaded_models;    /* bit i: models[i] of HELLO is loaded only when it is asked for */
+    uint64_t loading_model; /* 1 + the number of the model that loading_* tell of; 0: none,
+                                 or the state says it */
 } wire_beat;
 
 typedef struct wire_tokens {

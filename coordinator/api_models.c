@@ -13,13 +13,17 @@ static bool listed_before(const coordinator *c, const node *until, const char *m
     return false;
 }
 
-static unsigned ready_nodes(const coordinator *c, const char *model, uint64_t *context) {
+/* Ready nodes that serve it, and how many of them have it loaded. */
+static unsigned ready_nodes(const coordinator *c, const char *model, uint64_t *context,
+                            unsigned *n_loaded) {
     unsigned count = 0;
     *context = 0;
+    *n_loaded = 0;
     for (node *n = c->nodes.first; n != NULL; n = n->next) {
         const node_model *m = node_find_model(n, model);
         if (m == NULL) continue;
         if (n->state == NODE_READY) count++;
+        if (n->state == NODE_READY && !m->absent) ++*n_loaded;
         if (m->context_tokens > *context) *context = m->context_tokens;
     }
     return count;
@@ -28,7 +32,7 @@ static unsigned ready_nodes(const coordinator *c, const char *model, uint64_t *c
 static void add_model(const coordinator *c, const node_model *m, const char *id,
                       json_text *out) {
     uint64_t context;
-    unsigned ready = ready_nodes(c, m->name, &context);
+    unsigned n_loaded, ready = ready_nodes(c, m->name, &context, &n_loaded);
     json_text_format(out, "{\"id\":");
     json_text_string(out, id, strlen(id));
     json_text_format(
@@ -39,8 +43,8 @@ static void add_model(const coordinator *c, const node_model *m, const char *id,
     json_text_string(out, m->arch, strlen(m->arch));
     json_text_format(out, ",\"hash\":");
     json_text_string(out, m->hash, strlen(m->hash));
-    json_text_format(out, ",\"context_tokens\":%llu,\"ready_nodes\":%u}}",
-                     (unsigned long long)context, ready);
+    json_text_format(out, ",\"context_tokens\":%llu,\"ready_nodes\":%u,\"loaded_nodes\":%u}}",
+                     (unsigned long long)context, ready, n_loaded);
 }
 
 static size_t add_models(const coordinator *c, const char *id, json_text *out) {

@@ -65,11 +65,11 @@ static void print_node(const decision_node *n, json_text *out) {
             ",\"prompt_tokens\":%.0f,\"held_tokens\":%.0f,\"output_tokens\":%.0f,"
             "\"occupancy\":%u,\"prefill_tok_per_s\":%.6g,\"decode_tok_per_s\":%.6g,"
             "\"wait_s\":%.6g,\"prefill_s\":%.6g,\"decode_s\":%.6g,\"round_trip_s\":%.6g,"
-            "\"path_s\":%.6g,\"total_s\":%.6g",
+            "\"path_s\":%.6g,\"load_s\":%.6g,\"total_s\":%.6g",
             n->job.prompt_tokens, n->job.held_tokens, n->job.output_tokens, n->cost.occupancy,
             n->cost.prefill_tok_per_s, n->cost.decode_tok_per_s, n->cost.wait_s,
             n->cost.prefill_s, n->cost.decode_s, n->cost.round_trip_s, n->cost.path_s,
-            n->cost.total_s);
+            n->cost.load_s, n->cost.total_s);
     }
     json_text_format(out, "}");
 }

@@ -83,6 +83,7 @@ typedef struct snapshot {
     const coordinator *c;
     size_t n;
     size_t n_free; /* places, over all nodes */
+    uint64_t now_ms;
     node **nodes;
     router_node *views;
     bool *may;
@@ -126,7 +127,7 @@ static void fill_view(snapshot *s, node *n, double *finish, size_t cap, uint64_t
 
 /* The nodes that take work, and quarantined ones for requests that have no other. */
 static bool snapshot_take(snapshot *s, const coordinator *c, uint64_t now_ns) {
-    *s = (snapshot){.c = c};
+    *s = (snapshot){.c = c, .now_ms = now_ns / 1000000u};
     size_t n_in_flight = 0;
     size_t n = count_nodes(c, &n_in_flight);
     if (n == 0) return false;
@@ -198,6 +199,7 @@ static size_t mark_in_state(snapshot *s, const request *r, node_state state) {
         if (m != NULL) {
             s->views[i].speed = &m->speed;
             s->views[i].held_tokens = forecast_held_tokens(r, m);
+            s->views[i].load_s = node_model_load_s(s->nodes[i], m, s->now_ms);
         }
         n += s->may[i];
     }

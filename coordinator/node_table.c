@@ -322,6 +322,10 @@ static status take_models(node_table *t, node *n, const wire_hello *hello, error
             m->since_wall_s = old->since_wall_s;
             m->held = old->held; /* the same process says HELLO again; see replace_process() */
             memset(&old->held, 0, sizeof old->held);
+            m->absent = old->absent;
+            m->loading_since_ms = old->loading_since_ms;
+            m->loaded_ms = old->loaded_ms;
+            m->load_s = old->load_s;
         }
         rates_set_prior(&m->speed, hello->prior_prefill_tok_per_s,
                         hello->prior_decode_tok_per_s);
@@ -473,6 +477,7 @@ void node_table_beat(node_table *t, node *n, const wire_beat *beat, uint64_t now
     else if (n->loading_since_ms == 0)
         n->loading_since_ms = now_ms;
     n->credit = beat->credit;
+    node_models_follow(n, now_ms);
     rejudge(t, n, now_ms);
 }
 

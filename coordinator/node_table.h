@@ -44,6 +44,12 @@ typedef struct node_model {
     rates speed;
     lengths *answers; /* the table's, one for all nodes that have a model of the name */
     prefix_set held;  /* beginnings of prompts that it has confirmed to hold */
+
+    /* By the beats; see node_models_follow(). */
+    bool absent;               /* not loaded: a request has to wait until it is */
+    uint64_t loading_since_ms; /* 0: it does not load */
+    uint64_t loaded_ms;        /* when it last came to be loaded; 0: it always was */
+    double load_s;             /* what that took; 0: not seen */
 } node_model;
 
 typedef struct node_limits { /* milliseconds */
@@ -179,6 +185,12 @@ typedef struct node_verdicts {
 void node_judge_parts(const node *n, const node_limits *limits, uint64_t now_ms,
                       node_verdicts *out);
 const char *node_path_name(const node *n);
+/* After a beat: which of its models are there. */
+void node_models_follow(node *n, uint64_t now_ms);
+/* Seconds until a request for it could begin: 0 where it is loaded; else by the node's word or
+ * what it took last. */
+double node_model_load_s(const node *n, const node_model *m, uint64_t now_ms);
+const char *node_model_state_name(const node_model *m); /* loaded, loading, unloaded */
 /* The longer of the round trips that beats and the mesh VPN show, s. */
 double node_round_trip_s(const node *n);
 /* Requests it may have at once: its credit, and no more than run at once. */

@@ -21,6 +21,15 @@ static double first_token_limit_s(const coordinator *c, request *r) {
     return c->options->limit_first_token_s + 3 * prefill_s;
 }
 
+/* Nobody is late for whose model the node loads; the time counts from when it is there. */
+static bool first_token_is_late(const coordinator *c, request *r, uint64_t now_ns) {
+    const node_model *m = node_find_model(r->node, r->model);
+    uint64_t since_ns = r->sent_ns;
+    if (m != NULL && m->absent) return false;
+    if (m != NULL && m->loaded_ms * 1000000u > since_ns) since_ns = m->loaded_ms * 1000000u;
+    return older(now_ns, since_ns, first_token_limit_s(c, r));
+}
+
 static void time_out(coordinator *c, request *r, const char *code, const char *message) {
     request_failure failure;
     failure_set(&failure, 504, code, "", 0, message);
@@ -48,8 +57,7 @@ static void tick_placed(coordinator *c, request *r, uint64_t now_ns) {
         time_out(c, r, "deadline_exceeded", "the client's deadline has passed");
     } else if (older(now_ns, r->received_ns, o->limit_total_s)) {
         time_out(c, r, "total_timeout", "the request took longer than limit.total_s");
-    } else if (r->state == REQUEST_SENT &&
-               older(now_ns, r->sent_ns, first_token_limit_s(c, r))) {
+    } else if (r->state == REQUEST_SENT && first_token_is_late(c, r, now_ns)) {
         blame_node(c, r, "first_token_timeout", "the node gave no first token in time", now_ns);
     } else if (r->state == REQUEST_RUNNING &&
                older(now_ns, r->last_token_ns, o->limit_between_tokens_s)) {

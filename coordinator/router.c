@@ -3,7 +3,8 @@
 #include <string.h>
 
 router_cost router_estimate(const router_node *node, const router_job *job) {
-    router_cost cost = {.round_trip_s = node->round_trip_s, .path_s = node->path_s};
+    router_cost cost = {
+        .round_trip_s = node->round_trip_s, .path_s = node->path_s, .load_s = node->load_s};
     size_t ahead = node->n_finish;
     cost.occupancy = (uint32_t)ahead + 1;
     if (ahead >= node->places) {
@@ -17,8 +18,9 @@ router_cost router_estimate(const router_node *node, const router_job *job) {
     cost.decode_tok_per_s = rates_decode(node->speed, cost.occupancy);
     cost.prefill_s = (job->prompt_tokens - held) / cost.prefill_tok_per_s;
     cost.decode_s = job->output_tokens / cost.decode_tok_per_s;
-    cost.total_s =
-        cost.wait_s + cost.prefill_s + cost.decode_s + cost.round_trip_s + cost.path_s;
+    /* It loads while the request waits for a place. */
+    double begins_s = cost.wait_s > cost.load_s ? cost.wait_s : cost.load_s;
+    cost.total_s = begins_s + cost.prefill_s + cost.decode_s + cost.round_trip_s + cost.path_s;
     return cost;
 }
 

@@ -3,7 +3,7 @@
  * Pure functions over a snapshot: the caller describes each node that may serve
  * and the router gives each one's expected completion,
  *
- *     wait + uncached prompt / prefill rate + output / decode rate at the occupancy
+ *     the longer of wait and loading of the model + uncached prompt / prefill rate + output / decode rate at the occupancy
  *          + round trip + what a relayed path costs,
  *
  * with the request itself counted.  The wait of a full node is the time until a
@@ -26,6 +26,7 @@ typedef struct router_node {
     size_t cap_finish;
     double round_trip_s;
     double path_s;      /* for a path that is not direct */
+    double load_s;      /* until the model of the request being placed is loaded */
     double held_tokens; /* of the prompt of the request being placed, confirmed */
 } router_node;
 
@@ -41,6 +42,7 @@ typedef struct router_cost {
     double decode_s;
     double round_trip_s;
     double path_s;
+    double load_s;
     double total_s;
     double prefill_tok_per_s, decode_tok_per_s; /* the rates it stands on */
     uint32_t occupancy;

@@ -63,7 +63,13 @@ static void add_models(json_text *out, const node *n) {
         if (i > 0) json_text_add(out, ",", 1);
         json_text_string(out, n->models[i].name, strlen(n->models[i].name));
     }
-    json_text_format(out, "],");
+    json_text_format(out, "],\"model_states\":{");
+    for (size_t i = 0; i < n->n_models; i++) {
+        if (i > 0) json_text_add(out, ",", 1);
+        json_text_string(out, n->models[i].name, strlen(n->models[i].name));
+        json_text_format(out, ":\"%s\"", node_model_state_name(&n->models[i]));
+    }
+    json_text_format(out, "},");
 }
 
 static void add_verdict(json_text *out, const char *name, const node_verdict *v) {

@@ -18,6 +18,12 @@ bool cuda_wants_act(input_forms forms) {
     return (forms & ~(1u << 0)) != 0; /* anything but float rows, ACT_F32 */
 }
 
+/* A context is current on one thread at a time, and another backend's end may have left none:
+ * whatever does not come between begin and end makes it current again. */
+static void enter(backend_cuda *b) {
+    (void)CUDA_DO(b, cuCtxSetCurrent, b->context);
+}
+
 /* A step's frame. */
 
 static bool decodes(const batch_run *run) {
@@ -109,6 +115,7 @@ static status cuda_begin(backend *base, const batch *step, error *err) {
     b->batch = *step;
     b->failed = STATUS_OK;
     b->mode = MODE_PLAIN;
+    enter(b);
     cut_spans(b);
     cuda_fetch_begin(b, cuda_picture(b, b->layout.work.fetch));
     send_batch(b);
@@ -144,6 +151,7 @@ static float *cuda_logits_memory(backend *base) {
 /* Looks. */
 
 static void read_back(backend_cuda *b, void *out, cuda_pointer from, size_t n) {
+    enter(b);
     if (CUDA_DO(b, cuStreamSynchronize, b->compute))
         (void)CUDA_DO(b, cuMemcpyDtoH, out, from, n);
 }
@@ -151,6 +159,7 @@ static void read_back(backend_cuda *b, void *out, cuda_pointer from, size_t n) {
 /* A plain copy from pageable memory may still be under way when it returns, and the streams
  * here do not wait for it: so it goes through the stream that the next step uses. */
 static void write_whole(backend_cuda *b, cuda_pointer to, const void *from, size_t n) {
+    enter(b);
     if (CUDA_DO(b, cuMemcpyHtoDAsync, to, from, n, b->compute))
         (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
 }
@@ -194,6 +203,7 @@ static cuda_pointer page_at(const backend_cuda *b, uint32_t page) {
 
 static void cuda_state_clear(backend *base, uint32_t state) {
     backend_cuda *b = (backend_cuda *)base;
+    enter(b);
     (void)CUDA_DO(b, cuMemsetD8Async, state_at(b, state), 0, b->state_bytes, b->compute);
 }
 
@@ -209,6 +219,7 @@ static void cuda_state_load(backend *base, uint32_t state, const void *bytes) {
 
 static void cuda_state_copy(backend *base, uint32_t to, uint32_t from) {
     backend_cuda *b = (backend_cuda *)base;
+    enter(b);
     (void)CUDA_DO(b, cuMemcpyDtoDAsync, state_at(b, to), state_at(b, from), b->state_bytes,
                   b->compute);
 }
@@ -232,6 +243,7 @@ static void cuda_forget_experts(backend *base) {
     if (b->experts.cache == NULL) return;
     expert_cache_clear(b->experts.cache);
     b->experts.tables_stale = true;
+    enter(b);
     /* Whoever read a slot before it was filled again would compute with NaN. */
     b->failed = STATUS_OK;
     (void)CUDA_DO(b, cuMemsetD8Async, cuda_part_at(b, CUDA_PART_SLOTS), 0xff,
@@ -261,6 +273,7 @@ static void cuda_close(backend *base) {
     if (b == NULL) return;
     const cuda_driver *d = b->driver;
     if (b->context != NULL) {
+        (void)d->cuCtxSetCurrent(b->context);
         if (b->compute != NULL) (void)d->cuStreamSynchronize(b->compute);
         if (b->h2d != NULL) (void)d->cuStreamSynchronize(b->h2d);
         cuda_release_recordings(b);

@@ -6,7 +6,9 @@
  *     link    one DEALER a coordinator: HELLO, BEAT, credit, results (coordinator_link)
  *       |  orders                 ^ reports
  *       v                         |
- *     engine  the model, its sequences and the backend (engine_loop)
+ *     engine  the models, their sequences and the backends (engine_loop)
+ *       |
+ *     load    while a model is being loaded (model_shelf)
  *
  * Each arrow is a ring with one pusher and one popper (exchange.h).  The link
  * never waits for the engine, so beats go on during a long step.
@@ -19,8 +21,7 @@
 #include "common/log.h"
 #include "worker/commands.h"
 #include "worker/coordinator_link.h"
-#include "worker/engine_loop.h"
-#include "worker/options.h"
+#include "worker/model_list.h"
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -36,6 +37,9 @@ typedef struct serve_options {
     const char *coordinator;
     const char *name;
     const char *model_name;
+    int64_t max_loaded;
+    double keep_s;
+    double patience_s;
     int64_t queue;
     double drain_limit_s;
     double mesh_grace_s;
@@ -55,7 +59,13 @@ static const config_key keys[] = {
     OWN_KEY("name", CONFIG_STRING, name, NULL, 0, 0,
             "name of this node; the host's name by default"),
     OWN_KEY("model_name", CONFIG_STRING, model_name, NULL, 0, 0,
-            "name under which the model is served; general.name of the file by default"),
+            "name under which the only model is served; general.name of the file by default"),
+    OWN_KEY("models.max_loaded", CONFIG_INT, max_loaded, "0", 0, 16,
+            "models that are loaded at once; others wait for a request; 0: all"),
+    OWN_KEY("models.keep_s", CONFIG_REAL, keep_s, "0", 0, 1e9,
+            "a model without requests for so long is unloaded, s; 0: never"),
+    OWN_KEY("models.patience_s", CONFIG_REAL, patience_s, "5", 0, 86400,
+            "a request waits so long until a busy model must make room for its own, s"),
     OWN_KEY("queue", CONFIG_INT, queue, "2", 0, 256,
             "requests taken beyond those that run, over all coordinators"),
     OWN_KEY("drain.limit_s", CONFIG_REAL, drain_limit_s, "300", 0, 86400,
@@ -82,6 +92,7 @@ typedef struct server {
     const char *coordinators[LINK_MAX_COORDINATORS];
     link_params link_params;
     engine_loop_params loop_params;
+    model_list models;
     coordinator_link *link;
     engine_loop *loop;
     int signal_fd;
@@ -150,24 +161,31 @@ static status choose_node_name(server *s, error *err) {
     return STATUS_OK;
 }
 
-/* Runs on the engine thread: the share of slots needs the model's geometry. */
-static status prepare_engine(void *context, engine_params *out, error *err) {
-    const server *s = context;
-    gguf_file *file = NULL;
-    model_config *geometry = calloc(1, sizeof *geometry);
-    if (geometry == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for the geometry");
-    status rc = gguf_open(&file, s->options.model.model, err);
-    if (rc == STATUS_OK) rc = model_config_read(geometry, file, err);
-    if (rc == STATUS_OK) {
-        rc = options_engine_params(
-            &s->options.model, (uint64_t)geometry->n_experts * geometry->n_layers, out, err);
+/* A request counts against one limit whichever model it is for. */
+static status choose_models(server *s, error *err) {
+    const serve_options *o = &s->options;
+    status rc = model_list_read(&s->models, o->model.model, &o->model, err);
+    if (rc != STATUS_OK) return rc;
+    for (size_t i = 0; i < s->models.n; i++) {
+        uint64_t n = (uint64_t)s->models.entries[i].options.sequences;
+        if (n > s->link_params.max_sequences) s->link_params.max_sequences = n;
     }
-    if (rc == STATUS_OK && out->cpu_reason[0] != '\0') {
-        log_info("backend-auto", "backend=cpu reason=\"%s\"", out->cpu_reason);
+    if (o->model_name != NULL && *o->model_name != '\0') {
+        if (s->models.n > 1) {
+            return error_set(err, STATUS_BAD_INPUT,
+                             "model_name: there are %zu models; name=... after a path names "
+                             "one",
+                             s->models.n);
+        }
+        s->models.models[0].name = o->model_name;
     }
-    gguf_close(file);
-    free(geometry);
-    return rc;
+    s->loop_params.models = s->models.models;
+    s->loop_params.n_models = s->models.n;
+    s->loop_params.max_loaded = (uint32_t)o->max_loaded;
+    s->loop_params.keep_ms = (uint64_t)(o->keep_s * 1000);
+    s->loop_params.patience_ms = (uint64_t)(o->patience_s * 1000);
+    s->loop_params.measure_ms = (uint32_t)o->measure_ms;
+    return STATUS_OK;
 }
 
 static status settle(server *s, error *err) {
@@ -176,19 +194,15 @@ static status settle(server *s, error *err) {
                                    o->allow_plain, err);
     if (rc == STATUS_OK) rc = split_addresses(s, err);
     if (rc == STATUS_OK) rc = choose_node_name(s, err);
+    if (rc == STATUS_OK) rc = choose_models(s, err);
     if (rc != STATUS_OK) return rc;
     s->link_params.build = SILICEO_BUILD;
     s->link_params.profile = o->model.profile != NULL ? o->model.profile : "default";
     s->link_params.coordinators = s->coordinators;
     s->link_params.security = &s->security;
-    s->link_params.max_sequences = (uint64_t)o->model.sequences;
     s->link_params.queue = (uint64_t)o->queue;
     s->link_params.grace_ms = (uint64_t)(o->mesh_grace_s * 1000);
     s->link_params.drain_limit_ms = (uint64_t)(o->drain_limit_s * 1000);
-    s->loop_params.prepare = prepare_engine;
-    s->loop_params.prepare_context = s;
-    s->loop_params.model_name = o->model_name;
-    s->loop_params.measure_ms = (uint32_t)o->measure_ms;
     return STATUS_OK;
 }
 
@@ -272,10 +286,11 @@ static void wait_for_the_end(server *s) {
 static void release(server *s) {
     coordinator_link_join(&s->link);
     /* Loading cannot be broken off: the coordinators know, the kernel frees the rest. */
-    if (s->loop != NULL && !s->loaded && !s->failed) _exit(0);
+    if (s->loop != NULL && !s->failed && engine_loop_loads(s->loop)) _exit(0);
     engine_loop_join(&s->loop);
     exchange_release(&s->exchange);
     mesh_security_clear(&s->security);
+    model_list_release(&s->models);
     if (s->signal_fd >= 0) (void)close(s->signal_fd);
     free(s->addresses);
     config_release(&s->config);

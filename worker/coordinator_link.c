@@ -28,33 +28,51 @@ static double finite_or(double value, double otherwise) {
     return isfinite(value) ? value : otherwise;
 }
 
+/* Figures of the node: slots and experts of all models, the rest of the first that has them. */
+static void fill_hello(const coordinator_link *l, wire_hello *h,
+                       wire_model served[ENGINE_LOOP_MAX_MODELS]) {
+    h->models = served;
+    h->n_models = l->loaded ? l->n_models : 0;
+    for (size_t i = 0; i < h->n_models; i++) {
+        const engine_facts *f = &l->models[i].facts;
+        served[i] = (wire_model){.name = link_text(f->model),
+                                 .hash = link_text(f->hash),
+                                 .arch = link_text(f->arch),
+                                 .numerics = link_text(f->numerics),
+                                 .context_tokens = f->context_tokens};
+        h->slots += f->slots;
+        h->experts_total += f->experts_total;
+        if (h->gpu.length == 0) h->gpu = link_text(f->gpu);
+        /* One model on the GPU makes it a node with one. */
+        if (h->backend.length == 0 || f->vram_bytes > 0) h->backend = link_text(f->backend);
+        if (f->vram_bytes >> 20 > h->vram_mib) h->vram_mib = f->vram_bytes >> 20;
+        if (f->threads > h->threads) h->threads = f->threads;
+        if (h->prior_decode_tok_per_s > 0) continue;
+        h->prior_prefill_tok_per_s = finite_or(f->prefill_tok_per_s, 0);
+        h->prior_decode_tok_per_s = finite_or(f->decode_tok_per_s, 0);
+    }
+}
+
 static void send_hello(coordinator_link *l, link_peer *p, uint64_t now_ms) {
-    const engine_facts *f = &l->facts;
-    const wire_model served = {.name = link_text(f->model),
-                               .hash = link_text(f->hash),
-                               .arch = link_text(f->arch),
-                               .numerics = link_text(f->numerics),
-                               .context_tokens = f->context_tokens};
-    const wire_hello hello = {
+    wire_model served[ENGINE_LOOP_MAX_MODELS];
+    wire_hello hello = {
         .node = link_text(l->params->node),
         .instance = l->instance,
         .build = link_text(l->params->build),
         .profile = link_text(l->params->profile),
-        .backend = link_text(f->backend),
-        .gpu = link_text(f->gpu),
-        .vram_mib = f->vram_bytes >> 20,
         .ram_mib = l->ram_mib,
-        .slots = f->slots,
-        .experts_total = f->experts_total,
-        .threads = f->threads,
         .max_sequences = l->params->max_sequences,
         .credit = p->grant,
-        .prior_prefill_tok_per_s = finite_or(f->prefill_tok_per_s, 0),
-        .prior_decode_tok_per_s = finite_or(f->decode_tok_per_s, 0),
-        .models = &served,
-        .n_models = l->loaded ? 1 : 0,
     };
+    fill_hello(l, &hello, served);
     link_peer_send_hello(p, &l->frame, &hello, now_ms);
+}
+
+static uint64_t unloaded_models(const coordinator_link *l) {
+    uint64_t bits = 0;
+    for (size_t i = 0; l->loaded && i < l->n_models; i++)
+        bits |= (uint64_t)!l->models[i].loaded << i;
+    return bits;
 }
 
 static void send_beat(coordinator_link *l, link_peer *p, uint64_t now_ms) {
@@ -62,12 +80,13 @@ static void send_beat(coordinator_link *l, link_peer *p, uint64_t now_ms) {
     const engine_stats *s = &l->stats;
     gpu_reading gpu = {.temperature_c = -1, .power_w = -1};
     if (l->gpu != NULL) vram_watch_read(l->gpu, &gpu);
-    bool tells_left = !l->loaded && l->left_until_ms > now_ms;
+    bool loads = !l->loaded || l->loading_model != 0;
+    bool tells_left = loads && l->left_until_ms > now_ms;
     wire_beat beat = {
         .instance = l->instance,
         .state = link_state(l),
         .reason = link_text(l->reason),
-        .loading_permille = l->loaded ? 1000 : l->permille,
+        .loading_permille = loads ? l->permille : 1000,
         .engine_age_ms = now_ms > round_ms ? now_ms - round_ms : 0,
         .running = s->running,
         .waiting = s->waiting,
@@ -86,6 +105,8 @@ static void send_beat(coordinator_link *l, link_peer *p, uint64_t now_ms) {
         .gpu_use_percent = gpu.use_percent > 0 ? (uint64_t)gpu.use_percent : 0,
         .ram_used_mib = s->ram_used_bytes >> 20,
         .loading_left_ms = tells_left ? l->left_until_ms - now_ms : 0,
+        .unloaded_models = unloaded_models(l),
+        .loading_model = l->loading_model,
     };
     link_peer_send_beat(p, &l->frame, &beat, now_ms);
 }
@@ -211,28 +232,67 @@ static void take_failure(coordinator_link *l, const error *e, uint64_t now_ms) {
 }
 
 /* Figures of the card go into every beat from now on. */
-static void watch_gpu(coordinator_link *l) {
+static void watch_gpu(coordinator_link *l, const engine_facts *f) {
     error why = {0};
-    if (l->facts.gpu_bus_id[0] == '\0' || l->gpu != NULL) return;
-    if (vram_watch_start(&l->gpu, l->facts.gpu_bus_id, VRAM_WATCH_NOW_MS, &why) != STATUS_OK)
+    if (f->gpu_bus_id[0] == '\0' || l->gpu != NULL) return;
+    if (vram_watch_start(&l->gpu, f->gpu_bus_id, VRAM_WATCH_NOW_MS, &why) != STATUS_OK)
         log_info("no-sensors", "%s", why.text);
+}
+
+static void take_progress(coordinator_link *l, const report *r, uint64_t now_ms) {
+    bool begins = l->loading_model != r->model + 1;
+    l->loading_model = r->model + 1;
+    l->permille = r->progress.permille < 1000 ? r->progress.permille : 1000;
+    l->left_until_ms = r->progress.left_ms > 0 ? now_ms + r->progress.left_ms : 0;
+    if (!l->stopping && !l->draining)
+        (void)snprintf(l->reason, sizeof l->reason, "%s", r->progress.what);
+    if (begins && l->loaded) beat_soon(l, now_ms);
+}
+
+/* What a model is and whether it is loaded; coordinators hear of it at once. */
+static void take_model(coordinator_link *l, const report *r, uint64_t now_ms) {
+    CHECK(r->model < ENGINE_LOOP_MAX_MODELS);
+    link_model *m = &l->models[r->model];
+    if (r->model >= l->n_models) l->n_models = r->model + 1;
+    m->facts = r->facts;
+    m->loaded = r->kind == REPORT_LOADED;
+    if (m->loaded) {
+        l->loaded = true;
+        watch_gpu(l, &m->facts);
+        for (size_t i = 0; i < l->n_peers; i++)
+            l->peers[i].hello_due_ms = now_ms;
+    }
+    if (l->loading_model == r->model + 1) {
+        l->loading_model = 0;
+        l->left_until_ms = 0;
+        if (!l->stopping && !l->draining) l->reason[0] = '\0';
+    }
+    beat_soon(l, now_ms);
+}
+
+/* "chat,embed": what is served, for the ready line. */
+static void tell_started(coordinator_link *l) {
+    char names[sizeof((notice *)0)->text] = "";
+    for (size_t i = 0, n = 0; i < l->n_models && n < sizeof names; i++) {
+        int more = snprintf(names + n, sizeof names - n, "%s%s", i > 0 ? "," : "",
+                            l->models[i].facts.model);
+        n += more > 0 ? (size_t)more : 0;
+    }
+    tell_main(l, NOTICE_LOADED, names);
 }
 
 static void take_report(coordinator_link *l, report *r, uint64_t now_ms) {
     switch (r->kind) {
     case REPORT_PROGRESS:
-        l->permille = r->progress.permille < 1000 ? r->progress.permille : 1000;
-        l->left_until_ms = r->progress.left_ms > 0 ? now_ms + r->progress.left_ms : 0;
-        if (!l->stopping) (void)snprintf(l->reason, sizeof l->reason, "%s", r->progress.what);
+        take_progress(l, r, now_ms);
         break;
+    case REPORT_MODEL:
     case REPORT_LOADED:
-        l->facts = r->facts;
-        l->loaded = true;
-        watch_gpu(l);
-        if (!l->stopping && !l->draining) l->reason[0] = '\0';
-        for (size_t i = 0; i < l->n_peers; i++)
-            l->peers[i].hello_due_ms = now_ms;
-        tell_main(l, NOTICE_LOADED, l->facts.model);
+    case REPORT_UNLOADED:
+        take_model(l, r, now_ms);
+        break;
+    case REPORT_STARTED:
+        tell_started(l);
         break;
     case REPORT_STATS:
         l->stats = r->stats;

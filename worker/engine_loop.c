@@ -4,13 +4,11 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/thread.h"
-#include "worker/backend.h"
-#include "worker/loading_line.h"
+#include "worker/model_shelf.h"
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     IDLE_MS = 250,         /* how long an idle loop sleeps at most */
@@ -23,9 +21,9 @@ struct engine_loop {
     const engine_loop_params *params;
     exchange *x;
     thread self;
-    engine *e;
+    model_shelf shelf;
+    bool failed; /* every order is refused until the stop */
     bool stop;
-    uint32_t told_permille;
     uint64_t stats_ms;
     engine_stats told;
 };
@@ -35,16 +33,6 @@ static void come_round(engine_loop *l) {
 }
 
 /* ---- reports ---- */
-
-static report *new_report(report_kind kind) {
-    report *r = calloc(1, sizeof *r);
-    if (r == NULL) {
-        log_error("report-lost", "no memory");
-    } else {
-        r->kind = kind;
-    }
-    return r;
-}
 
 static void report_message(engine_loop *l, const wire_message *m) {
     report *r = report_copy(m);
@@ -70,25 +58,40 @@ static void on_error(void *context, const wire_error *failure) {
     report_message(context, &m);
 }
 
-static void on_progress(void *context, const engine_progress *p) {
-    engine_loop *l = context;
-    come_round(l);
-    loading_line_show(NULL, p);
-    if (p->permille != 0 && p->permille < l->told_permille + 5) return;
-    l->told_permille = p->permille;
-    report *r = new_report(REPORT_PROGRESS);
-    if (r == NULL) return;
-    r->progress.permille = p->permille;
-    r->progress.left_ms = p->left_ms;
-    (void)loading_line_write(r->progress.what, sizeof r->progress.what, p);
-    exchange_report(l->x, r);
-}
-
 static void report_failure(engine_loop *l, const error *e) {
-    report *r = new_report(REPORT_FAILED);
+    report *r = report_new(REPORT_FAILED);
     if (r == NULL) return;
     r->failed = *e;
     exchange_report(l->x, r);
+}
+
+/* Sequences, pages and rates of all models together; of an expert cache, the first there is. */
+static void add_stats(engine_stats *sum, const engine_stats *s) {
+    sum->running += s->running;
+    sum->waiting += s->waiting;
+    sum->free_sequences += s->free_sequences;
+    sum->kv_pages_total += s->kv_pages_total;
+    sum->kv_pages_free += s->kv_pages_free;
+    sum->prefill_tok_per_s += s->prefill_tok_per_s;
+    sum->decode_tok_per_s += s->decode_tok_per_s;
+    if (sum->hit_rate < 0) {
+        sum->hit_rate = s->hit_rate;
+        sum->misses_per_token = s->misses_per_token;
+    }
+    if (s->ram_used_bytes > sum->ram_used_bytes) sum->ram_used_bytes = s->ram_used_bytes;
+}
+
+static engine_stats read_stats(engine_loop *l) {
+    engine_stats sum = {.hit_rate = -1, .waiting = shelf_n_held(&l->shelf)};
+    for (size_t i = 0; i < l->shelf.n; i++) {
+        shelf_model *m = &l->shelf.models[i];
+        if (m->e == NULL) continue;
+        engine_stats s = {0};
+        engine_read_stats(m->e, &s);
+        m->busy = s.running + s.waiting > 0;
+        add_stats(&sum, &s);
+    }
+    return sum;
 }
 
 static bool same_load(const engine_stats *a, const engine_stats *b) {
@@ -97,11 +100,10 @@ static bool same_load(const engine_stats *a, const engine_stats *b) {
 }
 
 static void report_stats(engine_loop *l) {
-    engine_stats s = {0};
+    engine_stats s = read_stats(l);
     uint64_t now_ms = clock_monotonic_ms();
-    engine_read_stats(l->e, &s);
     if (same_load(&s, &l->told) && now_ms - l->stats_ms < STATS_MS) return;
-    report *r = new_report(REPORT_STATS);
+    report *r = report_new(REPORT_STATS);
     if (r == NULL) return;
     r->stats = s;
     l->told = s;
@@ -111,150 +113,145 @@ static void report_stats(engine_loop *l) {
 
 /* ---- orders ---- */
 
-static void refuse_order(engine_loop *l, const order *o, uint64_t http_status, const char *code,
-                         const char *text) {
+static void refuse_order(engine_loop *l, const order *o, const shelf_refusal *why) {
     const wire_message m = {.type = WIRE_ERROR,
                             .error = {.request = o->request,
                                       .epoch = o->epoch,
-                                      .http_status = http_status,
-                                      .code = wire_text(code, strlen(code)),
-                                      .text = wire_text(text, strlen(text)),
-                                      .retryable = true}};
+                                      .http_status = why->http_status,
+                                      .code = wire_text(why->code, strlen(why->code)),
+                                      .text = wire_text(why->text, strlen(why->text)),
+                                      .retryable = why->retryable}};
     report_message(l, &m);
 }
 
-static void submit(engine_loop *l, order *o) {
+static shelf_refusal refusal(uint64_t http_status, const char *code, const char *text) {
+    shelf_refusal why = {.http_status = http_status, .code = code, .retryable = true};
+    (void)snprintf(why.text, sizeof why.text, "%s", text);
+    return why;
+}
+
+/* To the engine; the order stays the caller's.  What it waited is off its deadline. */
+static void submit(engine_loop *l, int which, const order *o) {
+    uint64_t now_ms = clock_monotonic_ms();
     wire_submit s = o->message.submit;
     s.request = o->request;
+    if (o->held_since_ms != 0 && s.deadline_ms > 0) {
+        uint64_t waited_ms = now_ms - o->held_since_ms;
+        s.deadline_ms = s.deadline_ms > waited_ms ? s.deadline_ms - waited_ms : 1;
+    }
     error err = {0};
-    status rc = engine_submit(l->e, &s, &err);
+    status rc = engine_submit(l->shelf.models[which].e, &s, &err);
+    shelf_use(&l->shelf, which, now_ms);
     if (rc == STATUS_OK) return;
-    refuse_order(l, o, 503, rc == STATUS_UNAVAILABLE ? "busy" : status_name(rc), err.text);
+    const shelf_refusal why =
+        refusal(503, rc == STATUS_UNAVAILABLE ? "busy" : status_name(rc), err.text);
+    refuse_order(l, o, &why);
+}
+
+/* True: the order is kept here. */
+static bool take_submit(engine_loop *l, order *o) {
+    int which = shelf_find(&l->shelf, o->message.submit.model);
+    if (which == SHELF_NONE) {
+        const shelf_refusal why =
+            refusal(404, "model_not_found", "this worker has no model of the name");
+        refuse_order(l, o, &why);
+        return false;
+    }
+    if (!shelf_is_open(&l->shelf, which)) {
+        shelf_hold(&l->shelf, which, o, clock_monotonic_ms());
+        return true;
+    }
+    submit(l, which, o);
+    return false;
+}
+
+static void cancel(engine_loop *l, const order *o) {
+    order *held = shelf_take_held(&l->shelf, o->request, o->epoch);
+    if (held != NULL) {
+        shelf_refusal why = refusal(499, "cancelled", "cancelled");
+        why.retryable = false;
+        refuse_order(l, held, &why);
+        order_free(held);
+        return;
+    }
+    for (size_t i = 0; i < l->shelf.n; i++) {
+        engine *e = l->shelf.models[i].e;
+        if (e != NULL && engine_cancel(e, o->request, o->epoch)) return;
+    }
 }
 
 static void take_orders(engine_loop *l) {
     ring_clear_event(&l->x->orders);
-    for (order *o; (o = ring_pop(&l->x->orders)) != NULL; order_free(o)) {
+    for (order *o; (o = ring_pop(&l->x->orders)) != NULL;) {
+        bool kept = false;
         if (o->kind == ORDER_STOP) {
             l->stop = true;
-        } else if (l->e == NULL) {
-            refuse_order(l, o, 503, "engine_failed", "the engine has failed");
+        } else if (l->failed) {
+            const shelf_refusal why = refusal(503, "engine_failed", "the engine has failed");
+            refuse_order(l, o, &why);
         } else if (o->kind == ORDER_CANCEL) {
-            (void)engine_cancel(l->e, o->request, o->epoch);
+            cancel(l, o);
         } else {
-            submit(l, o);
+            kept = take_submit(l, o);
         }
+        if (!kept) order_free(o);
+    }
+}
+
+/* Those whose model has come, and those that need wait no longer. */
+static void take_held(engine_loop *l) {
+    order *o;
+    for (size_t i = 0; i < l->shelf.n; i++) {
+        while ((o = shelf_next_ready(&l->shelf, (int)i)) != NULL) {
+            submit(l, (int)i, o);
+            order_free(o);
+        }
+    }
+    shelf_refusal why;
+    while ((o = shelf_next_refused(&l->shelf, clock_monotonic_ms(), &why)) != NULL) {
+        refuse_order(l, o, &why);
+        order_free(o);
     }
 }
 
 static void sleep_for_orders(const engine_loop *l, int timeout_ms) {
-    struct pollfd p = {.fd = l->x->orders.event_fd, .events = POLLIN};
-    (void)poll(&p, 1, timeout_ms);
-}
-
-/* ---- load ---- */
-
-/* A name that stands in URLs, logs and one word of the ready line. */
-static void take_name(char *out, size_t cap, const char *name) {
-    (void)snprintf(out, cap, "%s", name);
-    for (char *c = out; *c != '\0'; c++) {
-        if ((unsigned char)*c <= ' ' || *c == 0x7f) *c = '-';
-    }
-}
-
-static void choose_name(engine_loop *l, const char *path, char *out, size_t cap) {
-    const char *wanted = l->params->model_name;
-    const model_config *c = engine_model_config(l->e);
-    const char *file = strrchr(path, '/');
-    file = file == NULL ? path : file + 1;
-    if (wanted != NULL && *wanted != '\0') {
-        take_name(out, cap, wanted);
-    } else if (c != NULL && c->name[0] != '\0') {
-        take_name(out, cap, c->name);
-    } else {
-        take_name(out, cap, file);
-        size_t n = strlen(out);
-        if (n > 5 && strcmp(out + n - 5, ".gguf") == 0) out[n - 5] = '\0';
-    }
-}
-
-static void fill_facts(engine_loop *l, const engine_params *params, engine_facts *f) {
-    const model_config *c = engine_model_config(l->e);
-    choose_name(l, params->model_path, f->model, sizeof f->model);
-    (void)snprintf(f->hash, sizeof f->hash, "%s", engine_file_hash(l->e));
-    (void)snprintf(f->numerics, sizeof f->numerics, "%s", engine_numerics_id(l->e));
-    (void)snprintf(f->backend, sizeof f->backend, "%s",
-                   params->backend == BACKEND_CUDA ? "cuda" : "cpu");
-    if (params->backend == BACKEND_CUDA) {
-        backend_cuda_describe(f->gpu, sizeof f->gpu, f->gpu_bus_id, sizeof f->gpu_bus_id,
-                              &f->vram_bytes);
-    }
-    if (c != NULL) {
-        (void)snprintf(f->arch, sizeof f->arch, "%s", c->arch);
-        f->experts_total = (uint64_t)c->n_experts * c->n_layers;
-    }
-    long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    f->threads =
-        params->n_threads != 0 ? params->n_threads : (uint64_t)(n_cpus > 0 ? n_cpus : 1);
-    f->context_tokens = engine_context_tokens(l->e);
-    f->slots = engine_n_slots(l->e);
-    f->max_sequences = params->n_sequences;
-}
-
-/* Many lines, each its own line of the log. */
-static void log_plan(const char *text) {
-    while (text != NULL && *text != '\0') {
-        size_t n = strcspn(text, "\n");
-        if (n > 0) log_info("plan", "%.*s", (int)n, text);
-        text += n + (text[n] == '\n');
-    }
-}
-
-static status load(engine_loop *l, error *err) {
-    const engine_sink sink = {
-        .context = l, .on_tokens = on_tokens, .on_done = on_done, .on_error = on_error};
-    engine_params params = {0};
-    status rc = l->params->prepare(l->params->prepare_context, &params, err);
-    if (rc != STATUS_OK) return rc;
-    params.on_progress = on_progress;
-    params.progress_context = l;
-    uint64_t start_ms = clock_monotonic_ms();
-    rc = engine_open(&l->e, &params, &sink, err);
-    if (rc != STATUS_OK) return rc;
-    log_plan(engine_plan_text(l->e));
-    const char *warning;
-    for (size_t i = 0; (warning = engine_warning(l->e, i)) != NULL; i++) {
-        log_warn("model-warning", "%s", warning);
-    }
-    report *r = new_report(REPORT_LOADED);
-    if (r == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory to tell of the model");
-    fill_facts(l, &params, &r->facts);
-    error measured;
-    if (l->params->measure_ms > 0 &&
-        engine_measure(l->e, l->params->measure_ms, &r->facts.prefill_tok_per_s,
-                       &r->facts.decode_tok_per_s, &measured) != STATUS_OK) {
-        log_warn("not-measured", "%s", measured.text);
-    }
-    log_info("model-loaded",
-             "model=%s hash=%s numerics=%s ms=%llu prefill_tok_per_s=%.1f "
-             "decode_tok_per_s=%.1f",
-             r->facts.model, r->facts.hash, r->facts.numerics,
-             (unsigned long long)(clock_monotonic_ms() - start_ms), r->facts.prefill_tok_per_s,
-             r->facts.decode_tok_per_s);
-    come_round(l);
-    exchange_report(l->x, r);
-    return STATUS_OK;
+    struct pollfd p[] = {{.fd = l->x->orders.event_fd, .events = POLLIN},
+                         {.fd = l->shelf.news.event_fd, .events = POLLIN}};
+    (void)poll(p, 2, timeout_ms);
 }
 
 /* ---- the loop ---- */
+
+static status step(engine_loop *l, bool *did_work, error *err) {
+    *did_work = false;
+    for (size_t i = 0; i < l->shelf.n; i++) {
+        const shelf_model *m = &l->shelf.models[i];
+        if (m->e == NULL) continue;
+        bool did = false;
+        status rc = engine_step(m->e, &did, err);
+        if (rc != STATUS_OK) return rc;
+        *did_work = *did_work || did;
+    }
+    return STATUS_OK;
+}
+
+/* Who waits for a place does not wait for a sleeper besides. */
+static int idle_ms(const engine_loop *l) {
+    bool may_move =
+        l->shelf.loading == SHELF_NONE && (!l->shelf.started || shelf_n_held(&l->shelf) > 0);
+    return may_move ? RETRY_MS : IDLE_MS;
+}
 
 static status run(engine_loop *l, error *err) {
     int failed_in_row = 0;
     while (!l->stop) {
         come_round(l);
         take_orders(l);
+        status rc = shelf_tend(&l->shelf, clock_monotonic_ms(), err);
+        if (rc != STATUS_OK) return rc;
+        take_held(l);
         bool did_work = false;
-        status rc = l->stop ? STATUS_OK : engine_step(l->e, &did_work, err);
+        if (!l->stop) rc = step(l, &did_work, err);
         if (rc == STATUS_DEVICE || rc == STATUS_IO) return rc;
         if (rc != STATUS_OK) {
             log_error("step-failed", "%s", err->text);
@@ -264,21 +261,23 @@ static status run(engine_loop *l, error *err) {
         }
         failed_in_row = 0;
         report_stats(l);
-        if (!did_work && !l->stop) sleep_for_orders(l, IDLE_MS);
+        if (!did_work && !l->stop) sleep_for_orders(l, idle_ms(l));
     }
     return STATUS_OK;
 }
 
 static void engine_body(void *argument) {
     engine_loop *l = argument;
+    const engine_sink sink = {
+        .context = l, .on_tokens = on_tokens, .on_done = on_done, .on_error = on_error};
     thread_ready();
     error err = {0};
     come_round(l);
-    status rc = load(l, &err);
+    status rc = shelf_init(&l->shelf, l->params, l->x, &sink, &err);
     if (rc == STATUS_OK) rc = run(l, &err);
-    if (rc != STATUS_OK) report_failure(l, &err);
-    engine_close(l->e);
-    l->e = NULL;
+    l->failed = rc != STATUS_OK;
+    if (l->failed) report_failure(l, &err);
+    shelf_release(&l->shelf);
     while (!l->stop) {
         take_orders(l);
         if (!l->stop) sleep_for_orders(l, IDLE_MS);
@@ -288,8 +287,10 @@ static void engine_body(void *argument) {
 status engine_loop_start(engine_loop **out, const engine_loop_params *params, exchange *x,
                          error *err) {
     *out = NULL;
-    engine_loop *l = calloc(1, sizeof *l);
+    /* The shelf's ring stands on cache lines of its own. */
+    engine_loop *l = aligned_alloc(_Alignof(engine_loop), sizeof *l);
     if (l == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for the engine's loop");
+    memset(l, 0, sizeof *l);
     l->params = params;
     l->x = x;
     status rc = thread_start(&l->self, "engine", engine_body, l, err);
@@ -299,6 +300,10 @@ status engine_loop_start(engine_loop **out, const engine_loop_params *params, ex
     }
     *out = l;
     return STATUS_OK;
+}
+
+bool engine_loop_loads(const engine_loop *loop) {
+    return atomic_load(&loop->shelf.loads);
 }
 
 void engine_loop_join(engine_loop **loop) {

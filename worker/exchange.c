@@ -1,6 +1,7 @@
 /* exchange.c - the rings between main, link and engine, and their items. */
 #include "worker/exchange.h"
 
+#include "common/log.h"
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -74,6 +75,16 @@ static size_t copy_length(const wire_message *m) {
     CHECK(m->type == WIRE_ERROR);
     return padded(m->error.code.length) + padded(m->error.param.length) +
            padded(m->error.text.length);
+}
+
+report *report_new(report_kind kind) {
+    report *r = calloc(1, sizeof *r);
+    if (r == NULL) {
+        log_error("report-lost", "no memory");
+    } else {
+        r->kind = kind;
+    }
+    return r;
 }
 
 report *report_copy(const wire_message *message) {

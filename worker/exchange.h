@@ -1,7 +1,7 @@
 /* exchange.h - what the three threads of a serving worker hand to each other.
  *
  *     link   -- orders  --> engine   submit, cancel, stop
- *     engine -- reports --> link     progress, loaded, stats, results, failed
+ *     engine -- reports --> link     models, progress, loaded, stats, results, failed
  *     main   -- wishes  --> link     drain
  *     link   -- notices --> main     loaded, failed, finished
  *
@@ -18,6 +18,8 @@
 #include <stdatomic.h>
 #include <zmq.h>
 
+enum { ENGINE_LOOP_MAX_MODELS = 16 }; /* that one worker serves */
+
 typedef enum order_kind { ORDER_SUBMIT, ORDER_CANCEL, ORDER_STOP } order_kind;
 
 typedef struct order {
@@ -26,9 +28,11 @@ typedef struct order {
     uint64_t epoch;
     wire_message message; /* ORDER_SUBMIT; points into frame */
     zmq_msg_t frame;
+    struct order *next;     /* among those that wait for their model */
+    uint64_t held_since_ms; /* since then */
 } order;
 
-/* What is known once the model is loaded. */
+/* What is known once the model is loaded; before, what its file tells. */
 typedef struct engine_facts {
     char model[WIRE_MAX_NAME + 1];
     char hash[64];
@@ -48,8 +52,11 @@ typedef struct engine_facts {
 } engine_facts;
 
 typedef enum report_kind {
-    REPORT_PROGRESS,
+    REPORT_MODEL,    /* facts of a model that is not loaded: what its file tells */
+    REPORT_PROGRESS, /* of the one that loads */
     REPORT_LOADED,
+    REPORT_UNLOADED, /* closed, or not loaded after all */
+    REPORT_STARTED,  /* all that is loaded at the start is */
     REPORT_STATS,
     REPORT_MESSAGE,
     REPORT_FAILED
@@ -57,6 +64,7 @@ typedef enum report_kind {
 
 typedef struct report {
     report_kind kind;
+    uint32_t model; /* number of it; of MODEL, PROGRESS, LOADED and UNLOADED */
     union {
         struct {
             uint32_t permille;
@@ -70,11 +78,13 @@ typedef struct report {
     };
 } report;
 
+report *report_new(report_kind kind); /* zeroed, for free(); NULL without memory, logged */
+
 typedef enum notice_kind { NOTICE_LOADED, NOTICE_FAILED, NOTICE_FINISHED } notice_kind;
 
 typedef struct notice {
     notice_kind kind;
-    char text[sizeof((error *)0)->text]; /* the model's name, or why it failed */
+    char text[sizeof((error *)0)->text]; /* the models' names, or why it failed */
 } notice;
 
 typedef struct exchange {

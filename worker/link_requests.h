@@ -13,6 +13,12 @@
 #include <stdbool.h>
 #include <string.h>
 
+/* A model as the engine thread tells of it; known when it has a name. */
+typedef struct link_model {
+    engine_facts facts;
+    bool loaded;
+} link_model;
+
 struct coordinator_link {
     const link_params *params;
     exchange *x;
@@ -26,18 +32,20 @@ struct coordinator_link {
     uint64_t instance;
     uint64_t ram_mib;
 
-    bool loaded;
+    bool loaded; /* a model is, or was before it had to make room */
     bool failed;
     bool draining; /* by a coordinator's DRAIN */
     bool stopping; /* by main's wish */
     bool over;
     uint64_t drain_until_ms; /* UINT64_MAX: without limit */
     uint64_t over_at_ms;     /* after a failure */
-    engine_facts facts;
+    link_model models[ENGINE_LOOP_MAX_MODELS];
+    size_t n_models; /* those known */
     engine_stats stats;
-    vram_watch *gpu; /* NULL: the model is on the CPU, or nobody tells */
+    vram_watch *gpu;        /* NULL: the models are on the CPU, or nobody tells */
+    uint32_t loading_model; /* 1 + the number of the one that loads; 0: none */
     uint32_t permille;
-    uint64_t left_until_ms; /* when the model is loaded, as it looked last; 0: not known */
+    uint64_t left_until_ms; /* when it is loaded, as it looked last; 0: not known */
     char reason[sizeof((error *)0)->text];
 };
 

@@ -126,6 +126,9 @@ status options_backend(const char *wish, backend_kind *out, char *reason, size_t
 status options_engine_params(const model_options *o, uint64_t n_experts_total,
                              engine_params *out, error *err) {
     memset(out, 0, sizeof *out);
+    if (strchr(o->model, '\n') != NULL) {
+        return error_set(err, STATUS_BAD_INPUT, "model: several are named, this takes one");
+    }
     out->model_path = o->model;
     status rc = options_backend(o->backend, &out->backend, out->cpu_reason,
                                 sizeof out->cpu_reason, err);

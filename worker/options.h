@@ -47,8 +47,9 @@ typedef struct model_options {
 #define OPTIONS_MODEL_KEYS(s, m)                                                               \
     OPTIONS_KEY(s, m, "config", CONFIG_STRING, config, NULL, 0, 0, NULL,                       \
                 "file with any of these keys"),                                                \
-        OPTIONS_KEY(s, m, "model", CONFIG_STRING, model, NULL, 0, 0, NULL,                     \
-                    "GGUF file; of a split model the first shard"),                            \
+        OPTIONS_KEY(s, m, "model", CONFIG_LIST, model, NULL, 0, 0, NULL,                       \
+                    "GGUF file; of a split model the first shard; serve takes several, each "  \
+                    "with settings of its own after it, as ctx=2048"),                         \
         OPTIONS_KEY(s, m, "backend", CONFIG_CHOICE, backend, "auto", 0, 0, "auto|cpu|cuda",    \
                     "where to compute; auto takes a GPU if there is one"),                     \
         OPTIONS_KEY(s, m, "profile", CONFIG_STRING, profile, NULL, 0, 0, NULL,                 \

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INVALID_VALUE = 1, NOT_FOUND = 500, CARD_BYTES_MIB = 1024 };
+enum { INVALID_VALUE = 1, NO_CONTEXT = 201, NOT_FOUND = 500, CARD_BYTES_MIB = 1024 };
 
 static size_t bytes_taken;
 static int n_registered; /* ranges of host memory */
@@ -74,15 +74,19 @@ cuda_result double_cuDeviceGetPCIBusId(char *out, int cap, cuda_ordinal device) 
     return CUDA_OK;
 }
 
-/* Context, module: nothing to keep. */
+/* Context, module: nothing to keep but whose they are. */
+static int n_retained;
+static _Thread_local cuda_context current;
 cuda_result double_cuDevicePrimaryCtxRetain(cuda_context *out, cuda_ordinal device) {
     static char context;
     (void)device;
     *out = (cuda_context)(void *)&context;
+    n_retained++;
     return CUDA_OK;
 }
 cuda_result double_cuDevicePrimaryCtxRelease(cuda_ordinal device) {
     (void)device;
+    if (--n_retained > 0) return CUDA_OK;
     if (bytes_taken == 0 && n_registered == 0) return CUDA_OK;
     (void)fprintf(stderr, "cuda_double: %zu bytes and %d ranges were not given back\n",
                   bytes_taken, n_registered);
@@ -94,7 +98,7 @@ cuda_result double_cuDevicePrimaryCtxSetFlags(cuda_ordinal device, unsigned flag
     return CUDA_OK;
 }
 cuda_result double_cuCtxSetCurrent(cuda_context context) {
-    (void)context;
+    current = context;
     return CUDA_OK;
 }
 cuda_result double_cuModuleLoadData(cuda_module *out, const void *image) {
@@ -197,6 +201,7 @@ cuda_result double_cuMemGetInfo(size_t *left, size_t *total) {
     return CUDA_OK;
 }
 cuda_result double_cuMemAlloc(cuda_pointer *out, size_t n) {
+    if (current == NULL) return NO_CONTEXT;
     if (n == 0 || n > card_bytes - bytes_taken) return CUDA_OUT_OF_MEMORY;
     *out = (cuda_pointer)(uintptr_t)take(n);
     return *out != 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY;
@@ -228,11 +233,13 @@ cuda_result double_cuMemcpyHtoD(cuda_pointer to, const void *from, size_t n) {
     return CUDA_OK;
 }
 cuda_result double_cuMemcpyDtoH(void *to, cuda_pointer from, size_t n) {
+    if (current == NULL) return NO_CONTEXT;
     memcpy(to, host(from), n);
     return CUDA_OK;
 }
 cuda_result double_cuMemcpyHtoDAsync(cuda_pointer to, const void *from, size_t n,
                                      cuda_stream stream) {
+    if (current == NULL) return NO_CONTEXT;
     (void)stream;
     copy_or_keep(host(to), from, n);
     return CUDA_OK;
@@ -245,12 +252,14 @@ cuda_result double_cuMemcpyDtoHAsync(void *to, cuda_pointer from, size_t n,
 }
 cuda_result double_cuMemcpyDtoDAsync(cuda_pointer to, cuda_pointer from, size_t n,
                                      cuda_stream stream) {
+    if (current == NULL) return NO_CONTEXT;
     (void)stream;
     copy_or_keep(host(to), host(from), n);
     return CUDA_OK;
 }
 cuda_result double_cuMemsetD8Async(cuda_pointer to, unsigned char value, size_t n,
                                    cuda_stream stream) {
+    if (current == NULL) return NO_CONTEXT;
     (void)stream;
     memset(host(to), value, n);
     return CUDA_OK;
@@ -309,6 +318,7 @@ cuda_result double_cuEventElapsedTime(float *ms, cuda_event from, cuda_event to)
 
 cuda_result double_cuLaunchKernelEx(const cuda_launch_config *c, cuda_function f, void **args,
                                     void **extra) {
+    if (current == NULL) return NO_CONTEXT;
     (void)extra;
     uintptr_t id = (uintptr_t)f;
     if (id == 0 || id > CUDA_KERNEL_COUNT || c->grid[0] == 0 || c->grid[1] == 0 ||

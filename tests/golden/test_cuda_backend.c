@@ -239,6 +239,32 @@ static void the_cpu_lane_changes_rounding_alone(void **state) {
     }
 }
 
+/* One context for all backends of the process; the end of one leaves the others theirs. */
+static void models_share_the_card_in_turn(void **state) {
+    (void)state;
+    enum { STEPS = 3 };
+    const model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 0, 4);
+    float *alone = NULL, *beside = NULL;
+    run r[2];
+    for (int i = 0; i < 2; i++)
+        run_open(&r[i], "deploy/models/draft.gguf", &p);
+    alone = new_logits(&r[0], STEPS);
+    beside = new_logits(&r[1], STEPS);
+    for (uint32_t at = 0; at < STEPS; at++) {
+        size_t n = at * r[0].config->n_vocab;
+        run_tokens(&r[0], 0, at, ids + at, 1, 1, alone + n);
+        if (at == STEPS - 1) run_close(&r[0]);
+        run_tokens(&r[1], 0, at, ids + at, 1, 1, beside + n);
+    }
+    assert_memory_equal(alone, beside, STEPS * r[1].config->n_vocab * sizeof(float));
+    model_state_clear(r[1].m, 0);
+    run_tokens(&r[1], 0, 0, ids, 1, 1, beside);
+    assert_memory_equal(alone, beside, r[1].config->n_vocab * sizeof(float));
+    run_close(&r[1]);
+    free(alone);
+    free(beside);
+}
+
 static void a_model_larger_than_the_card_is_refused_with_both_sizes(void **state) {
     (void)state;
     if (getenv("SILICEO_TEST_BACKEND") != NULL) skip();
@@ -263,6 +289,7 @@ int main(void) {
         cmocka_unit_test(forgotten_slots_are_never_read),
         cmocka_unit_test(hidden_rows_are_those_that_the_head_reads),
         cmocka_unit_test(the_cpu_lane_changes_rounding_alone),
+        cmocka_unit_test(models_share_the_card_in_turn),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),
     };
     return cmocka_run_group_tests(tests, choose_driver, NULL);

@@ -46,8 +46,14 @@ status engine_open(engine **out, const engine_params *params, const engine_sink 
     if (atomic_load(&double_engine.load_fails)) {
         return error_set(err, STATUS_BAD_INPUT, "demo.gguf: tensor 'x' is missing");
     }
+    int room = atomic_load(&double_engine.room);
+    if (room > 0 && atomic_load(&double_engine.n_open) >= room) {
+        return error_set(err, STATUS_NO_MEMORY, "no room for the weights");
+    }
     engine *e = calloc(1, sizeof *e);
     if (e == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory");
+    atomic_fetch_add(&double_engine.n_open, 1);
+    atomic_fetch_add(&double_engine.n_opened, 1);
     e->sink = *sink;
     e->n_sequences = params->n_sequences;
     memcpy(e->config.arch, "qwen35moe", sizeof "qwen35moe");
@@ -77,6 +83,7 @@ void engine_close(engine *e) {
     if (e == NULL) return;
     while (e->n > 0)
         end_with_error(e, 0, 503);
+    atomic_fetch_sub(&double_engine.n_open, 1);
     free(e);
 }
 

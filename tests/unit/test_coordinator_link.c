@@ -25,6 +25,7 @@ typedef struct node {
     mesh_security security;
     const char *addresses[2];
     link_params link_params;
+    loop_model model;
     engine_loop_params loop_params;
     exchange exchange;
     coordinator_link *link;
@@ -54,7 +55,9 @@ static void node_start(node *n, const char *first, const char *second) {
                                    .queue = QUEUE,
                                    .grace_ms = grace_ms,
                                    .drain_limit_ms = 10000};
-    n->loop_params = (engine_loop_params){.prepare = prepare, .measure_ms = 10};
+    n->model = (loop_model){.prepare = prepare};
+    n->loop_params =
+        (engine_loop_params){.models = &n->model, .n_models = 1, .measure_ms = 10};
     error err;
     assert_int_equal(exchange_init(&n->exchange, 2 * (SEQUENCES + QUEUE), &err), STATUS_OK);
     if (coordinator_link_start(&n->link, &n->link_params, &n->exchange, &err) != STATUS_OK) {
@@ -616,7 +619,8 @@ static void speaks_curve_with_a_server_whose_key_it_knows(void **state) {
                                   .n_coordinators = 1,
                                   .security = &keys,
                                   .max_sequences = 1};
-    n.loop_params = (engine_loop_params){.prepare = prepare};
+    n.model = (loop_model){.prepare = prepare};
+    n.loop_params = (engine_loop_params){.models = &n.model, .n_models = 1};
     assert_int_equal(exchange_init(&n.exchange, 2, &err), STATUS_OK);
     assert_int_equal(coordinator_link_start(&n.link, &n.link_params, &n.exchange, &err),
                      STATUS_OK);

@@ -323,6 +323,41 @@ static void the_time_left_to_load_is_told_or_estimated(void **state) {
     node_table_release(&r.t);
 }
 
+static void a_model_that_is_not_loaded_costs_its_loading(void **state) {
+    (void)state;
+    rig r = make_rig();
+    node *n = ready_node(&r);
+    node_model *m = &n->models[0];
+    assert_true(node_model_load_s(n, m, r.now) == 0);
+    assert_string_equal(node_model_state_name(m), "loaded");
+    wire_beat b = {.instance = 1, .state = WIRE_READY, .credit = 4, .unloaded_models = 1};
+    node_table_beat(&r.t, n, &b, r.now);
+    assert_int_equal(n->state, NODE_READY);
+    assert_string_equal(node_model_state_name(m), "unloaded");
+    assert_true(node_model_load_s(n, m, r.now) == 10); /* nothing is known of it */
+    b.loading_model = 1;
+    node_table_beat(&r.t, n, &b, r.now);
+    assert_string_equal(node_model_state_name(m), "loading");
+    r.now += 4000;
+    b.loading_permille = 500;
+    b.loading_left_ms = 3000;
+    node_table_heard(&r.t, n, 7, r.now);
+    node_table_beat(&r.t, n, &b, r.now);
+    double left_s = node_model_load_s(n, m, r.now + 1000);
+    assert_true(left_s > 1.99 && left_s < 2.01);
+    assert_int_equal(hello(&r, "amber", "id1", 1, 7, &n), STATUS_OK); /* all this outlives it */
+    m = &n->models[0];
+    assert_string_equal(node_model_state_name(m), "loading");
+    b = (wire_beat){.instance = 1, .state = WIRE_READY, .credit = 4};
+    node_table_beat(&r.t, n, &b, r.now);
+    assert_string_equal(node_model_state_name(m), "loaded");
+    assert_int_equal(m->loaded_ms, r.now);
+    b.unloaded_models = 1;
+    node_table_beat(&r.t, n, &b, r.now);
+    assert_true(node_model_load_s(n, m, r.now) == 4); /* what it took */
+    node_table_release(&r.t);
+}
+
 static void what_a_process_held_is_forgotten_with_it(void **state) {
     (void)state;
     rig r = make_rig();
@@ -359,6 +394,7 @@ int main(void) {
         cmocka_unit_test(leaving_and_forgetting),
         cmocka_unit_test(names_are_words_and_sorted),
         cmocka_unit_test(process_engine_and_path_are_judged_apart),
+        cmocka_unit_test(a_model_that_is_not_loaded_costs_its_loading),
         cmocka_unit_test(the_time_left_to_load_is_told_or_estimated),
         cmocka_unit_test(what_a_process_held_is_forgotten_with_it),
         cmocka_unit_test(lengths_of_answers_belong_to_the_model),

@@ -27,9 +27,32 @@ static const wire_message samples[] = {
      .hello = {TEXT("node-a"), 7, TEXT("abc123"), TEXT("home"), TEXT("cpu"), TEXT(""), 0, 64000,
                96, 2560, 8, 4, 6, 512.5, 33.25, sample_models, 2}},
     {.type = WIRE_BEAT,
-     .beat = {9,     7,    WIRE_LOADING, TEXT("weights"), 420,  12,   1,    2, 3, 40, 50,
-              6,     -1.0, 0.5,          100.0,           20.0, -1.0, 75.5, 1, 2, 3,  1500,
-              42000, 35}},
+     .beat = {9,
+              7,
+              WIRE_LOADING,
+              TEXT("weights"),
+              420,
+              12,
+              1,
+              2,
+              3,
+              40,
+              50,
+              6,
+              -1.0,
+              0.5,
+              100.0,
+              20.0,
+              -1.0,
+              75.5,
+              1,
+              2,
+              3,
+              1500,
+              42000,
+              35,
+              0x5,
+              2}},
     {.type = WIRE_TOKENS,
      .tokens = {11, 2, 0, 3, WIRE_REASONING, sample_ids, 6, TEXT("gr\303\274n"),
                 WIRE_FLAG_GRACE, WIRE_FINISH_LENGTH, TEXT("[]"), 77, 100, 64, 5, TEXT("f")}},
@@ -156,7 +179,7 @@ static void appended_fields_that_do_not_come_are_zero(void **state) {
     (void)state;
     static const struct {
         size_t sample, n_appended, n_bytes; /* of the sample's last fields */
-    } cases[] = {{1, 2, 4}, {2, 5, 3 + 3}, {7, 2, 5 + 12}};
+    } cases[] = {{1, 4, 6}, {2, 5, 3 + 3}, {7, 2, 5 + 12}};
     wire_frame frame = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         wire_message got;
