@@ -11,7 +11,8 @@ typedef struct reader {
     cJSON *root;
     cJSON *to; /* the worker's body */
     chat_params *out;
-    char *param; /* [CHAT_PARAM_SIZE] */
+    size_t n_frame; /* bytes around each document */
+    char *param;    /* [CHAT_PARAM_SIZE] */
     error *err;
 } reader;
 
@@ -138,7 +139,7 @@ static status read_format(const reader *r) {
     return pass(r, "encoding_format");
 }
 
-static status read_embeddings(const reader *r) {
+static status read_embeddings(reader *r) {
     status rc = read_input(r);
     if (rc == STATUS_OK) rc = read_format(r);
     return rc == STATUS_OK ? read_whole_number(r, "dimensions", MOST_DIMENSIONS) : rc;
@@ -146,11 +147,12 @@ static status read_embeddings(const reader *r) {
 
 /* --- rerank --- */
 
-static status read_text(const reader *r, const char *name, bool needed) {
+static status read_text(reader *r, const char *name, bool needed) {
     const cJSON *text = find(r, name);
     if (text == NULL && !needed) return STATUS_OK;
     if (text == NULL) return refuse(r, name, "is missing");
     if (!is_text(text)) return refuse(r, name, "is not a text, or an empty one");
+    r->n_frame += strlen(text->valuestring);
     return pass(r, name);
 }
 
@@ -165,7 +167,7 @@ static status add_document(const reader *r, cJSON *texts, size_t index, cJSON *i
     if (!cJSON_IsString(text)) {
         rc = refuse_item(r, "documents", index, "is neither a text nor an object with a text");
     } else {
-        r->out->prompt_bytes += RERANK_FRAME_BYTES + strlen(text->valuestring);
+        r->out->prompt_bytes += r->n_frame + strlen(text->valuestring);
         if (cJSON_AddItemToArray(texts, text)) return STATUS_OK;
         rc = no_memory(r);
     }
@@ -189,8 +191,9 @@ static status read_documents(const reader *r) {
     return STATUS_OK;
 }
 
-static status read_rerank(const reader *r) {
+static status read_rerank(reader *r) {
     const cJSON *back = find(r, "return_documents");
+    r->n_frame = RERANK_FRAME_BYTES;
     status rc = read_text(r, "query", true);
     if (rc == STATUS_OK) rc = read_text(r, "instruction", false);
     if (rc == STATUS_OK) rc = read_documents(r);
@@ -203,8 +206,7 @@ static status read_rerank(const reader *r) {
 /* --- both --- */
 
 static status read_body(chat_params *out, const char *body, size_t length,
-                        char param[CHAT_PARAM_SIZE], error *err,
-                        status (*read)(const reader *r)) {
+                        char param[CHAT_PARAM_SIZE], error *err, status (*read)(reader *r)) {
     reader r = {.out = out, .param = param, .err = err};
     memset(out, 0, sizeof *out);
     param[0] = '\0';

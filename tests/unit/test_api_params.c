@@ -269,6 +269,13 @@ static void documents_are_texts_whatever_they_came_as(void **state) {
                             "{\"text\":\"b\",\"id\":7},\"\"],\"return_documents\":false}");
     assert_body(p.body, "{\"query\":\"q\",\"top_n\":2,\"documents\":[\"a\",\"b\",\"\"],"
                         "\"return_documents\":false}");
+    size_t n = p.prompt_bytes;
+    chat_params_release(&p);
+    p = read_ok(&answer_rerank,
+                "{\"model\":\"m\",\"query\":\"q and more\",\"documents\":[\"a\","
+                "\"b\",\"\"]}");
+    assert_int_equal(p.prompt_bytes,
+                     n + 3 * strlen(" and more")); /* the query is in each prompt */
     chat_params_release(&p);
 }
 
