@@ -4,7 +4,8 @@
  *         weight [n_taps][n_channels], tap 0 meets the oldest input: the transpose of the
  *         file's [n_channels][n_taps] (conv1d_transpose()), so that channels are contiguous.
  *         state of a sequence [n_taps - 1][n_channels]: its last raw inputs, oldest first;
- *         state s starts at state + s * state_stride.
+ *         state s starts at state + s * state_stride.  Of a run verified row by row
+ *         (args.h) the state after each row is kept.
  * Order   fmaf from tap 0, the oldest, to the newest, starting from the product of tap 0.
  *         All tiers give the same bits, and so does any split of a run.
  * Work    item = channel, each for all runs; take multiples of 16 channels.

@@ -14,7 +14,8 @@
  *         takes the chunked form (forward substitution on the chunk, see delta_net.c); other
  *         tokens take the step.  So bits do not depend on how a sequence is split into runs
  *         as long as it is split at multiples of DELTA_NET_CHUNK; another split agrees to
- *         rounding.  All tiers give the same bits.
+ *         rounding.  A run verified row by row (args.h) takes the step for each.
+ *         All tiers give the same bits.
  * Work    item = run * n_value_heads + head.
  * Limits  dim a multiple of 16, at most DELTA_NET_MAX_DIM.
  * Source  Gated Delta Networks (Yang et al., 2024), chunked form after its section 3.3.

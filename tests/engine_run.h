@@ -114,6 +114,7 @@ static inline engine_params run_params(void) {
                            .kv = KV_F16,
                            .activations = ACTIVATIONS_INT8,
                            .n_slots = -1,
+                           .park_mib = -1,
                            .inserts_per_layer = 4,
                            .seed = 1};
 }

@@ -23,7 +23,8 @@
  *   end      waits for what still runs and says whether the step succeeded
  *
  * A row's results depend on its own sequence alone, bit for bit: neither on the
- * other rows nor on where its experts lie.
+ * other rows nor on where its experts lie.  A run verified row by row gives each row
+ * what a step of that row alone gives.
  *
  * Errors  Only begin, end and logits report; an op after a failure does nothing.
  * Memory  Everything is allocated by open, from model_params; no op allocates.
@@ -99,6 +100,7 @@ typedef struct backend backend;
 
 typedef struct backend_ops {
     const char *name;          /* "cpu" */
+    bool verifies_rows;        /* runs may be verified row by row, see kernels/args.h */
     void (*close)(backend *b); /* accepts a half-built one */
 
     status (*begin)(backend *b, const batch *step, error *err);
@@ -143,6 +145,7 @@ typedef struct backend_ops {
     size_t (*page_bytes)(const backend *b);
     void (*page_save)(backend *b, uint32_t page, void *bytes);
     void (*page_load)(backend *b, uint32_t page, const void *bytes);
+    void (*page_copy)(backend *b, uint32_t to, uint32_t from);
 
     void (*forget_experts)(backend *b); /* empty the slots */
     void (*read_stats)(const backend *b, model_stats *out);

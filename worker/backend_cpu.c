@@ -196,6 +196,11 @@ static void cpu_page_save(backend *base, uint32_t page, void *bytes) {
     memcpy(bytes, b->pages + page * b->page_bytes, b->page_bytes);
 }
 
+static void cpu_page_copy(backend *base, uint32_t to, uint32_t from) {
+    const backend_cpu *b = (backend_cpu *)base;
+    memcpy(b->pages + to * b->page_bytes, b->pages + from * b->page_bytes, b->page_bytes);
+}
+
 static void cpu_page_load(backend *base, uint32_t page, const void *bytes) {
     const backend_cpu *b = (const backend_cpu *)base;
     memcpy(b->pages + page * b->page_bytes, bytes, b->page_bytes);
@@ -247,6 +252,7 @@ static void cpu_close(backend *base) {
 
 static const backend_ops cpu_ops = {
     .name = "cpu",
+    .verifies_rows = true,
     .close = cpu_close,
     .begin = cpu_begin,
     .embed = cpu_embed,
@@ -273,6 +279,7 @@ static const backend_ops cpu_ops = {
     .page_bytes = cpu_page_bytes,
     .page_save = cpu_page_save,
     .page_load = cpu_page_load,
+    .page_copy = cpu_page_copy,
     .forget_experts = cpu_forget_experts,
     .read_stats = cpu_read_stats,
 };

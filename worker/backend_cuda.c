@@ -233,6 +233,12 @@ static void cuda_page_save(backend *base, uint32_t page, void *bytes) {
     read_back(b, bytes, page_at(b, page), b->page_bytes);
 }
 
+static void cuda_page_copy(backend *base, uint32_t to, uint32_t from) {
+    backend_cuda *b = (backend_cuda *)base;
+    (void)CUDA_DO(b, cuMemcpyDtoDAsync, page_at(b, to), page_at(b, from), b->page_bytes,
+                  b->compute);
+}
+
 static void cuda_page_load(backend *base, uint32_t page, const void *bytes) {
     backend_cuda *b = (backend_cuda *)base;
     write_whole(b, page_at(b, page), bytes, b->page_bytes);
@@ -322,6 +328,7 @@ static const backend_ops cuda_ops = {
     .page_bytes = cuda_page_bytes,
     .page_save = cuda_page_save,
     .page_load = cuda_page_load,
+    .page_copy = cuda_page_copy,
     .forget_experts = cuda_forget_experts,
     .read_stats = cuda_read_stats,
 };

@@ -39,6 +39,7 @@ static status print_plan(const model_options *o, error *err) {
         .chunk_tokens = params.chunk_tokens,
         .kv = params.kv,
         .n_slots = params.n_slots,
+        .park_bytes = params.park_mib < 0 ? -1 : params.park_mib << 20,
         .ram_bytes = params.ram_mib > 0 ? params.ram_mib << 20 : host_ram_available_bytes(),
         .backend = params.backend,
     };

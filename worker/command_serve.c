@@ -43,6 +43,10 @@ typedef struct serve_options {
     int64_t queue;
     double drain_limit_s;
     double mesh_grace_s;
+    double mesh_heartbeat_s, mesh_heartbeat_timeout_s;
+    double mesh_reconnect_s, mesh_reconnect_max_s, mesh_connect_s;
+    double mesh_hello_s, mesh_refused_s, mesh_idle_s, mesh_linger_s;
+    double drain_cut_s, failure_tell_s;
     int64_t measure_ms;
     bool allow_plain;
     const char *secret_key_file;
@@ -72,6 +76,28 @@ static const config_key keys[] = {
             "time that running requests have to finish when the worker stops, s"),
     OWN_KEY("mesh.grace_s", CONFIG_REAL, mesh_grace_s, "3", 0, 600,
             "a broken connection may come back within this before its requests end, s"),
+    OWN_KEY("mesh.heartbeat_s", CONFIG_REAL, mesh_heartbeat_s, "1", 0.02, 60,
+            "interval of the transport's own heartbeats, s"),
+    OWN_KEY("mesh.heartbeat_timeout_s", CONFIG_REAL, mesh_heartbeat_timeout_s, "5", 0.05, 600,
+            "a connection whose peer answers no heartbeat for this is made anew, s"),
+    OWN_KEY("mesh.reconnect_s", CONFIG_REAL, mesh_reconnect_s, "0.1", 0.01, 60,
+            "pause before a coordinator is tried again, s"),
+    OWN_KEY("mesh.reconnect_max_s", CONFIG_REAL, mesh_reconnect_max_s, "2", 0.01, 600,
+            "the same after many tries: it doubles up to this, s"),
+    OWN_KEY("mesh.connect_s", CONFIG_REAL, mesh_connect_s, "5", 0.05, 600,
+            "time for a connection, and again for its handshake, s"),
+    OWN_KEY("mesh.hello_s", CONFIG_REAL, mesh_hello_s, "2", 0.05, 600,
+            "a HELLO without a WELCOME is said again after this, s"),
+    OWN_KEY("mesh.refused_s", CONFIG_REAL, mesh_refused_s, "30", 0.05, 3600,
+            "a coordinator that does not want this node is asked again after this, s"),
+    OWN_KEY("mesh.idle_s", CONFIG_REAL, mesh_idle_s, "10", 0.05, 3600,
+            "a coordinator that asks for nothing so long lends its share to the others, s"),
+    OWN_KEY("mesh.linger_s", CONFIG_REAL, mesh_linger_s, "1", 0, 60,
+            "time to send what was said last, s"),
+    OWN_KEY("drain.cut_s", CONFIG_REAL, drain_cut_s, "2", 0, 600,
+            "time the engine has to end what a drain cuts, s"),
+    OWN_KEY("failure.tell_s", CONFIG_REAL, failure_tell_s, "1", 0, 60,
+            "a worker that failed stays so long to tell why, s"),
     OWN_KEY("mesh.allow_plain", CONFIG_BOOL, allow_plain, "false", 0, 0,
             "allow coordinators on other machines without CURVE"),
     OWN_KEY("curve.secret_key_file", CONFIG_STRING, secret_key_file, NULL, 0, 0,
@@ -188,6 +214,20 @@ static status choose_models(server *s, error *err) {
     return STATUS_OK;
 }
 
+static link_times times_of(const serve_options *o) {
+    return (link_times){.heartbeat_ms = (uint32_t)(o->mesh_heartbeat_s * 1000),
+                        .heartbeat_timeout_ms = (uint32_t)(o->mesh_heartbeat_timeout_s * 1000),
+                        .reconnect_ms = (uint32_t)(o->mesh_reconnect_s * 1000),
+                        .reconnect_max_ms = (uint32_t)(o->mesh_reconnect_max_s * 1000),
+                        .connect_ms = (uint32_t)(o->mesh_connect_s * 1000),
+                        .hello_ms = (uint32_t)(o->mesh_hello_s * 1000),
+                        .refused_ms = (uint32_t)(o->mesh_refused_s * 1000),
+                        .idle_ms = (uint32_t)(o->mesh_idle_s * 1000),
+                        .cut_ms = (uint32_t)(o->drain_cut_s * 1000),
+                        .tell_ms = (uint32_t)(o->failure_tell_s * 1000),
+                        .linger_ms = (uint32_t)(o->mesh_linger_s * 1000)};
+}
+
 static status settle(server *s, error *err) {
     const serve_options *o = &s->options;
     status rc = mesh_security_init(&s->security, o->secret_key_file, o->server_key,
@@ -201,6 +241,7 @@ static status settle(server *s, error *err) {
     s->link_params.coordinators = s->coordinators;
     s->link_params.security = &s->security;
     s->link_params.queue = (uint64_t)o->queue;
+    s->link_params.times = times_of(o);
     s->link_params.grace_ms = (uint64_t)(o->mesh_grace_s * 1000);
     s->link_params.drain_limit_ms = (uint64_t)(o->drain_limit_s * 1000);
     return STATUS_OK;

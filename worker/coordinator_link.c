@@ -14,11 +14,7 @@
 enum {
     MAX_SLEEP_MS = 1000,
     FRAMES_A_ROUND = 64, /* of one peer, so that none holds up the others */
-    REPORTS_A_ROUND = 1024,
-    IDLE_MS = 10000, /* then a coordinator lends its share */
-    CUT_MS = 2000,   /* for the engine to end what a drain cuts */
-    TELL_MS = 1000,  /* to tell of a failure, also those that connect just now */
-    LINGER_MS = 1000
+    REPORTS_A_ROUND = 1024
 };
 
 /* ---- what coordinators are told ---- */
@@ -124,7 +120,8 @@ static void grant_credit(coordinator_link *l, uint64_t now_ms) {
         link_peer *p = &l->peers[i];
         if (flights_of_peer(&l->flights, i) > 0) p->busy_ms = now_ms;
         shares[i].connected = p->up && !p->refused;
-        shares[i].idle = p->busy_ms == LINK_NEVER_MS || now_ms - p->busy_ms > IDLE_MS;
+        shares[i].idle =
+            p->busy_ms == LINK_NEVER_MS || now_ms - p->busy_ms > l->params->times.idle_ms;
     }
     credit_split(takes_work ? l->params->max_sequences + l->params->queue : 0, shares,
                  l->n_peers);
@@ -226,7 +223,7 @@ static void take_failure(coordinator_link *l, const error *e, uint64_t now_ms) {
         }
         flights_end(&l->flights, f);
     }
-    l->over_at_ms = now_ms + TELL_MS;
+    l->over_at_ms = now_ms + l->params->times.tell_ms;
     beat_soon(l, now_ms);
     tell_main(l, NOTICE_FAILED, e->text);
 }
@@ -354,8 +351,9 @@ static void keep_time(coordinator_link *l, uint64_t now_ms) {
         }
     }
     if (!l->stopping) return;
-    l->over = (l->flights.n_used == 0 && all_is_sent(l)) ||
-              (now_ms >= l->drain_until_ms && now_ms - l->drain_until_ms >= CUT_MS);
+    l->over =
+        (l->flights.n_used == 0 && all_is_sent(l)) ||
+        (now_ms >= l->drain_until_ms && now_ms - l->drain_until_ms >= l->params->times.cut_ms);
 }
 
 static void serve_peer(coordinator_link *l, size_t i, uint64_t now_ms) {
@@ -408,8 +406,10 @@ static status open_peers(coordinator_link *l) {
     const link_params *params = l->params;
     for (size_t i = 0; i < params->n_coordinators; i++) {
         l->peers[i].address = params->coordinators[i];
-        status rc = peer_socket_open(&l->peers[i].socket, l->context, params->coordinators[i],
-                                     l->instance, i, params->security, &l->start_error);
+        l->peers[i].times = &params->times;
+        status rc =
+            peer_socket_open(&l->peers[i].socket, l->context, params->coordinators[i],
+                             l->instance, i, params->security, &params->times, &l->start_error);
         if (rc != STATUS_OK) return rc;
         l->n_peers++;
     }
@@ -484,7 +484,7 @@ static void link_body(void *argument) {
         if (!l->over) sleep_until_something(l, now_ms);
     }
     say_bye(l);
-    tear_down(l, LINGER_MS);
+    tear_down(l, (int)l->params->times.linger_ms);
     stop_engine(l);
     tell_main(l, NOTICE_FINISHED, "");
 }

@@ -14,6 +14,7 @@
 
 #include "common/error.h"
 #include "worker/exchange.h"
+#include "worker/link_times.h"
 #include "worker/mesh_security.h"
 #include <stddef.h>
 #include <stdint.h>
@@ -28,7 +29,8 @@ typedef struct link_params {
     size_t n_coordinators;
     const mesh_security *security;
     uint64_t max_sequences;
-    uint64_t queue;          /* requests beyond those that run, over all coordinators */
+    uint64_t queue; /* requests beyond those that run, over all coordinators */
+    link_times times;
     uint64_t grace_ms;       /* a broken connection may come back within this */
     uint64_t drain_limit_ms; /* of a drain that main wishes */
 } link_params;

@@ -47,6 +47,7 @@ static void start_request(engine *e, request *r) {
     e->requests = r;
     for (uint32_t i = 0; i < r->n_choices; i++) {
         if (request_finish_if_over(r, &r->choices[i])) continue;
+        if (i > 0) r->choices[i].timeline.leader = &r->choices[0].timeline;
         bool taken = scheduler_submit(e->scheduler, &r->choices[i].timeline);
         CHECK(taken);
     }

@@ -39,6 +39,7 @@ typedef struct engine_params {
     uint32_t n_context;    /* tokens a sequence may hold; 0: what the model and memory allow */
     uint32_t n_sequences;  /* running at once */
     uint32_t chunk_tokens; /* prefill tokens a step */
+    int64_t park_mib;      /* RAM for what sequences held that wait again; -1: auto */
     uint32_t max_step_ms;  /* of a step beside running streams; 0: no bound */
     kv_type kv;
     activation_type activations;

@@ -41,6 +41,7 @@ static status make_plan(engine *e, error *err) {
         .chunk_tokens = e->params.chunk_tokens,
         .kv = e->params.kv,
         .n_slots = e->params.n_slots,
+        .park_bytes = e->params.park_mib < 0 ? -1 : e->params.park_mib << 20,
         .ram_bytes =
             e->params.ram_mib > 0 ? e->params.ram_mib << 20 : host_ram_available_bytes(),
         .backend = e->params.backend,
@@ -193,12 +194,15 @@ static status make_step_memory(engine *e, error *err) {
     uint32_t n_vocab = model_configuration(e->model)->n_vocab, n = e->plan.n_states;
     status rc = kv_pages_new(&e->pages, e->plan.n_pages, err);
     if (rc != STATUS_OK) return rc;
+    rc = parked_store_new(&e->parked, e->model, e->plan.park_bytes, err);
+    if (rc != STATUS_OK) return rc;
     const scheduler_params order = {.pages = e->pages,
                                     .n_sequences = n,
                                     .states_per_sequence = 1,
                                     .chunk_tokens = e->plan.chunk_tokens,
                                     .max_waiting = ENGINE_MAX_WAITING,
-                                    .max_step_ms = e->params.max_step_ms};
+                                    .max_step_ms = e->params.max_step_ms,
+                                    .memory = engine_memory_hooks(e)};
     rc = scheduler_new(&e->scheduler, &order, err);
     if (rc != STATUS_OK) return rc;
     rc = sampler_scratch_new(&e->scratch, n_vocab, err);
@@ -212,9 +216,10 @@ static status make_step_memory(engine *e, error *err) {
     e->hidden = calloc((size_t)e->plan.max_rows * model_configuration(e->model)->n_embd,
                        sizeof *e->hidden);
     e->raw_row = calloc(n_vocab, sizeof *e->raw_row);
+    e->fork_row = calloc(n_vocab, sizeof *e->fork_row);
     e->best = calloc(e->plan.max_outputs, sizeof *e->best);
     if (e->pieces == NULL || e->segments == NULL || e->logits == NULL || e->hidden == NULL ||
-        e->raw_row == NULL || e->best == NULL) {
+        e->raw_row == NULL || e->fork_row == NULL || e->best == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "engine: no memory for steps");
     }
     return STATUS_OK;
@@ -280,6 +285,7 @@ void engine_close(engine *e) {
     engine_sweep(e);
     free(e->masked);
     free(e->best);
+    free(e->fork_row);
     free(e->raw_row);
     free(e->hidden);
     if (e->owns_logits) free(e->logits);
@@ -287,6 +293,7 @@ void engine_close(engine *e) {
     free(e->pieces);
     sampler_scratch_free(e->scratch);
     scheduler_free(e->scheduler);
+    parked_store_free(e->parked);
     kv_pages_free(e->pages);
     token_trie_free(e->trie);
     tokenizer_close(e->vocab);

@@ -4,6 +4,7 @@
  *   engine.c          requests come, are cancelled, are too late, end
  *   engine_step.c     a step: pieces to segments, rows to tokens
  *   engine_vectors.c  the same for inputs of vector requests
+ *   engine_memory.c   sequences give up what they hold, and get it back
  *   engine_figures.c  what others want to know of it, and its own measurement
  *
  * Private to those.  Thread: engine.
@@ -14,6 +15,7 @@
 #include "worker/engine.h"
 #include "worker/engine_rates.h"
 #include "worker/memory/kv_pages.h"
+#include "worker/memory/parked.h"
 #include "worker/memory/plan.h"
 #include "worker/request.h"
 #include "worker/scheduler.h"
@@ -33,6 +35,7 @@ struct engine {
     size_t n_warnings;
     model *model;
     kv_pages *pages;
+    parked_store *parked;
     scheduler *scheduler;
     request_context context;
     request *requests; /* newest first */
@@ -47,6 +50,7 @@ struct engine {
     model_best *best; /* [max_outputs], where a step wants no more */
     float *hidden;    /* [max_rows][n_embd], what inputs of vectors want */
     float *raw_row;   /* a row as the model gave it, for log probabilities */
+    float *fork_row;  /* a row of a prompt, for the next of its choices */
     sampler_scratch *scratch;
     int32_t *masked; /* see make_masks() */
     size_t n_masked, n_masked_with_ends, n_masked_to_speak;
@@ -63,6 +67,7 @@ void engine_sweep(engine *e);
 request_fault engine_fault(uint32_t http_status, const char *code, bool retryable, status rc,
                            const char *text);
 void engine_end_late_requests(engine *e, uint64_t now_ns);
+scheduler_memory engine_memory_hooks(engine *e);
 
 /* Give the scheduler inputs of vector requests for which there is room. */
 void engine_begin_vectors(engine *e);

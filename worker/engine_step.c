@@ -160,6 +160,27 @@ static void take_row(engine *e, const scheduler_piece *piece, float *logits,
     }
 }
 
+/* The prompt of a piece has run: the other choices that wait for it take a token of the same
+ * row. */
+static void take_forks(engine *e, const scheduler_piece *piece, const float *logits,
+                       const model_best *best) {
+    request *r = piece->who->owner;
+    for (uint32_t i = 0; i < r->n_choices && !r->over; i++) {
+        scheduler_piece fork = {.who = &r->choices[i].timeline};
+        if (fork.who->leader != piece->who) continue;
+        if (!scheduler_fork(e->scheduler, piece->who, fork.who)) continue;
+        if (best == NULL) memcpy(e->fork_row, logits, e->context.n_vocab * sizeof *logits);
+        take_row(e, &fork, e->fork_row, best);
+    }
+}
+
+static void take_rows(engine *e, const scheduler_piece *piece, float *logits,
+                      const model_best *best) {
+    const request *r = piece->who->owner;
+    if (piece->who->n_run == piece->who->n_prompt) take_forks(e, piece, logits, best);
+    if (!r->over) take_row(e, piece, logits, best);
+}
+
 status engine_step(engine *e, bool *did_work, error *err) {
     uint64_t begun_ns = clock_monotonic_ns();
     *did_work = false;
@@ -186,7 +207,7 @@ status engine_step(engine *e, bool *did_work, error *err) {
         if (!r->over && r->vectors != NULL)
             engine_take_vectors(e, piece, &e->segments[i], row);
         else if (!r->over && n_outputs > 0)
-            take_row(e, piece, row, best);
+            take_rows(e, piece, row, best);
         if (n_outputs == 0) continue;
         row += model_configuration(e->model)->n_vocab;
         if (best != NULL) best++;

@@ -6,10 +6,8 @@
 #include <string.h>
 
 enum {
-    HELLO_AGAIN_MS = 2000,    /* no WELCOME yet */
-    REFUSED_AGAIN_MS = 30000, /* an operator may have corrected it */
-    SEND_AGAIN_MS = 50,       /* the socket took nothing */
-    UNANSWERED_BEATS = 4,     /* then say HELLO again */
+    SEND_AGAIN_MS = 50,   /* the socket took nothing */
+    UNANSWERED_BEATS = 4, /* then say HELLO again */
     BEAT_MS = 1000,
     BEAT_MIN_MS = 20,
     BEAT_MAX_MS = 10000
@@ -29,12 +27,12 @@ void link_peer_follow(link_peer *p, uint64_t now_ms) {
             p->up = true;
             p->welcomed = p->refused = false;
             p->hello_due_ms = p->beat_due_ms = now_ms;
-            p->hello_again_ms = HELLO_AGAIN_MS;
+            p->hello_again_ms = p->times->hello_ms;
             if (p->beat_interval_ms == 0) p->beat_interval_ms = BEAT_MS;
             log_info("coordinator-connected", "address=%s", p->address);
         } else if (event == PEER_DOWN) {
             go_down(p, now_ms);
-        } else if (p->complained_ms == 0 || now_ms - p->complained_ms >= REFUSED_AGAIN_MS) {
+        } else if (p->complained_ms == 0 || now_ms - p->complained_ms >= p->times->refused_ms) {
             p->complained_ms = now_ms;
             log_error("coordinator-handshake-failed",
                       "address=%s the other end is no coordinator, or a CURVE key is wrong",
@@ -46,7 +44,7 @@ void link_peer_follow(link_peer *p, uint64_t now_ms) {
 bool link_peer_hello_due(link_peer *p, uint64_t now_ms) {
     if (!p->up) return false;
     if (p->welcomed && now_ms - p->acked_ms > UNANSWERED_BEATS * p->beat_interval_ms &&
-        now_ms - p->hello_sent_ms >= HELLO_AGAIN_MS) {
+        now_ms - p->hello_sent_ms >= p->times->hello_ms) {
         return true;
     }
     return now_ms >= p->hello_due_ms;
@@ -58,7 +56,7 @@ void link_peer_send_hello(link_peer *p, wire_frame *frame, const wire_hello *hel
     error err;
     if (wire_encode(frame, &m, &err) != STATUS_OK) {
         log_error("hello-not-sent", "address=%s %s", p->address, err.text);
-        p->hello_due_ms = now_ms + REFUSED_AGAIN_MS;
+        p->hello_due_ms = now_ms + p->times->refused_ms;
         return;
     }
     if (!peer_socket_try(&p->socket, frame)) {
@@ -136,7 +134,7 @@ void link_peer_refused(link_peer *p, const wire_error *refusal) {
      * a person is asked again seldom. */
     p->refused = true;
     p->welcomed = false;
-    p->hello_again_ms = refusal->retryable ? HELLO_AGAIN_MS : REFUSED_AGAIN_MS;
+    p->hello_again_ms = refusal->retryable ? p->times->hello_ms : p->times->refused_ms;
     p->hello_due_ms = p->hello_sent_ms + p->hello_again_ms;
 }
 

@@ -12,6 +12,7 @@
 typedef struct link_peer {
     peer_socket socket;
     const char *address;
+    const link_times *times;
     bool up;              /* connected */
     bool welcomed;        /* since it is up */
     bool refused;         /* it does not want us; asked again now and then */

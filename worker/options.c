@@ -138,6 +138,7 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
     out->n_context = (uint32_t)o->ctx;
     out->n_sequences = (uint32_t)o->sequences;
     out->chunk_tokens = (uint32_t)o->chunk;
+    out->park_mib = o->park_mib;
     out->max_step_ms = (uint32_t)o->max_step_ms;
     out->lane = strcmp(o->cpu_lane, "on") == 0    ? CPU_LANE_ON
                 : strcmp(o->cpu_lane, "all") == 0 ? CPU_LANE_ALL

@@ -23,6 +23,7 @@ typedef struct model_options {
     int64_t sequences;
     int64_t chunk;
     int64_t max_step_ms;
+    int64_t park_mib;
     int64_t inserts;
     const char *cpu_lane;
     bool graphs;
@@ -70,6 +71,8 @@ typedef struct model_options {
                     "prompt tokens of one step"),                                              \
         OPTIONS_KEY(s, m, "step.max_ms", CONFIG_INT, max_step_ms, "100", 0, 3600000, NULL,     \
                     "what a step may take beside running streams, ms; 0: no bound"),           \
+        OPTIONS_KEY(s, m, "park_mib", CONFIG_INT, park_mib, "-1", -1, 16777216, NULL,          \
+                    "RAM for what sequences hold that must wait again, MiB; -1: some"),        \
         OPTIONS_KEY(s, m, "inserts", CONFIG_INT, inserts, "4", 1, 65536, NULL,                 \
                     "experts brought into slots a layer and step at most"),                    \
         OPTIONS_KEY(s, m, "cpu_lane", CONFIG_CHOICE, cpu_lane, "off", 0, 0, "off|on|all",      \

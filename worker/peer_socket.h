@@ -10,6 +10,7 @@
 
 #include "common/error.h"
 #include "common/wire.h"
+#include "worker/link_times.h"
 #include "worker/mesh_security.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,7 +36,8 @@ typedef struct peer_socket {
 
 /* instance and index make the routing id: fresh with every process start. */
 status peer_socket_open(peer_socket *p, void *context, const char *address, uint64_t instance,
-                        size_t index, const mesh_security *security, error *err);
+                        size_t index, const mesh_security *security, const link_times *times,
+                        error *err);
 /* Waits linger_ms at most (in zmq_ctx_term) for what was sent.  Accepts a zeroed one. */
 void peer_socket_close(peer_socket *p, int linger_ms);
 

@@ -3,12 +3,18 @@
 #include "kernels/cpu/scalar_math.h"
 #include "kernels/cpu/tier_ops.h"
 
+static void keep(const conv1d_args *args, uint32_t state, size_t channel, const float *window) {
+    float *to = args->state + state * args->state_stride + channel;
+    for (size_t i = 0; i + 1 < args->n_taps; i++)
+        to[i * args->n_channels] = window[i];
+}
+
 /* One channel of one run.  The inputs that the taps see pass through a short window. */
 static void convolve(const conv1d_args *args, const batch_run *run, size_t channel) {
     const size_t n_taps = args->n_taps, newest = n_taps - 1;
     const float *x = args->x + run->first_row * args->x_stride + channel;
     float *y = args->y + run->first_row * args->y_stride + channel;
-    float *state = args->state + run->state * args->state_stride + channel;
+    const float *state = args->state + run->state * args->state_stride + channel;
     float window[CONV1D_MAX_TAPS];
     for (size_t i = 0; i < newest; i++)
         window[i] = state[i * args->n_channels];
@@ -19,9 +25,10 @@ static void convolve(const conv1d_args *args, const batch_run *run, size_t chann
             sum = fmaf(window[i], args->weight[i * args->n_channels + channel], sum);
         y[t * args->y_stride] = math_silu(sum);
         memmove(window, window + 1, newest * sizeof(float));
+        if (run->first_kept != 0)
+            keep(args, BATCH_STATE_AFTER(&args->batch, run, t), channel, window);
     }
-    for (size_t i = 0; i < newest; i++)
-        state[i * args->n_channels] = window[i];
+    if (run->first_kept == 0) keep(args, run->state, channel, window);
 }
 
 void conv1d_scalar(const conv1d_args *args, size_t first, size_t end) {

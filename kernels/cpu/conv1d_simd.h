@@ -14,6 +14,13 @@ static inline void store_channels(float *p, v16 a, size_t n) {
     }
 }
 
+static inline void keep_window(const conv1d_args *args, uint32_t state, size_t channel,
+                               size_t n, const v16 *window, size_t newest) {
+    float *to = args->state + state * args->state_stride + channel;
+    for (size_t i = 0; i < newest; i++)
+        store_channels(to + i * args->n_channels, window[i], n);
+}
+
 /* n <= 16 channels of one run.  With n_taps a constant the window stays in registers. */
 static inline __attribute__((always_inline)) void convolve(const conv1d_args *args,
                                                            const batch_run *run, size_t channel,
@@ -21,7 +28,7 @@ static inline __attribute__((always_inline)) void convolve(const conv1d_args *ar
     const size_t newest = n_taps - 1, n_channels = args->n_channels;
     const float *x = args->x + run->first_row * args->x_stride + channel;
     float *y = args->y + run->first_row * args->y_stride + channel;
-    float *state = args->state + run->state * args->state_stride + channel;
+    const float *state = args->state + run->state * args->state_stride + channel;
     v16 window[CONV1D_MAX_TAPS], weight[CONV1D_MAX_TAPS];
     for (size_t i = 0; i < n_taps; i++)
         weight[i] = load_channels(args->weight + i * n_channels + channel, n);
@@ -35,9 +42,11 @@ static inline __attribute__((always_inline)) void convolve(const conv1d_args *ar
         store_channels(y + t * args->y_stride, v_silu(sum), n);
         for (size_t i = 0; i < newest; i++)
             window[i] = window[i + 1];
+        if (run->first_kept != 0)
+            keep_window(args, BATCH_STATE_AFTER(&args->batch, run, t), channel, n, window,
+                        newest);
     }
-    for (size_t i = 0; i < newest; i++)
-        store_channels(state + i * n_channels, window[i], n);
+    if (run->first_kept == 0) keep_window(args, run->state, channel, n, window, newest);
 }
 
 void TIER(conv1d)(const conv1d_args *args, size_t first, size_t end) {

@@ -14,6 +14,7 @@
 #include "kernels/cpu/delta_net_scratch.h"
 #include "kernels/cpu/scalar_math.h"
 #include "kernels/cpu/tier_ops.h"
+#include <stdbool.h>
 
 enum { C = DELTA_NET_CHUNK };
 
@@ -39,16 +40,16 @@ static void prepare(const delta_net_args *args, const delta_net_head *h, size_t 
 }
 
 static void step(size_t dim, const float *q, const float *k, const float *v, float g,
-                 float beta, float *state, float *out) {
+                 float beta, const float *before, float *after, float *out) {
     const float decay = math_exp(g);
     for (size_t j = 0; j < dim; j++) {
         float read = 0.0f, sum = 0.0f;
         for (size_t i = 0; i < dim; i++)
-            read = fmaf(k[i], state[i * dim + j], read);
+            read = fmaf(k[i], before[i * dim + j], read);
         const float d = beta * fmaf(-decay, read, v[j]);
         for (size_t i = 0; i < dim; i++) {
-            const float s = fmaf(k[i], d, decay * state[i * dim + j]);
-            state[i * dim + j] = s;
+            const float s = fmaf(k[i], d, decay * before[i * dim + j]);
+            after[i * dim + j] = s;
             sum = fmaf(q[i], s, sum);
         }
         out[j] = sum;
@@ -105,21 +106,24 @@ static void gated_norm(const float *z, const float *weight, size_t dim, float ep
         o[j] = o[j] * scale * weight[j] * math_silu(z[j]);
 }
 
-/* Tokens token .. token + n - 1 of a head's run, which lie in one cut. */
-static void run_cut(const delta_net_args *args, const delta_net_head *h, size_t token, size_t n,
-                    delta_net_cut *cut) {
+/* Tokens token .. token + n - 1 of an item's run, which lie in one cut. */
+static void run_cut(const delta_net_args *args, delta_net_head *h, size_t item, size_t token,
+                    size_t n, delta_net_cut *cut) {
+    const bool verified = args->batch.runs[item / args->n_value_heads].first_kept != 0;
     const size_t dim = args->dim;
     const float *v = h->v + token * args->qkv_stride;
     float *out = h->out + token * args->out_stride;
     prepare(args, h, token, n, cut);
-    if (n == C) {
+    if (n == C && !verified) {
         chunk_scores(dim, cut);
         for (size_t j = 0; j < dim; j++)
-            chunk_column(dim, cut, v, args->qkv_stride, h->state, out, args->out_stride, j);
+            chunk_column(dim, cut, v, args->qkv_stride, h->after, out, args->out_stride, j);
     } else {
-        for (size_t t = 0; t < n; t++)
+        for (size_t t = 0; t < n; t++) {
+            delta_net_next_row(args, h, item, token + t);
             step(dim, cut->q + t * dim, cut->k + t * dim, v + t * args->qkv_stride,
-                 cut->decay[t], cut->beta[t], h->state, out + t * args->out_stride);
+                 cut->decay[t], cut->beta[t], h->before, h->after, out + t * args->out_stride);
+        }
     }
     for (size_t t = 0; t < n; t++)
         gated_norm(h->z + (token + t) * args->z_stride, args->norm, dim, args->eps,
@@ -130,11 +134,11 @@ void delta_net_scalar(const delta_net_args *args, size_t first, size_t end, void
     delta_net_cut cut = delta_net_cut_at(scratch, args->dim);
     for (size_t item = first; item < end; item++) {
         const batch_run *run = &args->batch.runs[item / args->n_value_heads];
-        const delta_net_head head = delta_net_head_of(args, item);
+        delta_net_head head = delta_net_head_of(args, item);
         uint32_t n = 0;
         for (uint32_t t = 0; t < run->n_rows; t += n) {
             n = delta_net_cut_tokens(run->position + t, run->n_rows - t);
-            run_cut(args, &head, t, n, &cut);
+            run_cut(args, &head, item, t, n, &cut);
         }
     }
 }

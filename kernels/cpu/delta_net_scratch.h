@@ -36,7 +36,8 @@ static inline delta_net_cut delta_net_cut_at(void *scratch, uint32_t dim) {
 /* One value head of one run: where its rows and its state lie. */
 typedef struct delta_net_head {
     const float *q, *k, *v, *z, *alpha, *beta; /* first row */
-    float *state;
+    const float *before;                       /* the state of the next row, read */
+    float *after; /* and where it goes: the same but in a run verified row by row */
     float *out;
     float a, dt;
 } delta_net_head;
@@ -54,11 +55,22 @@ static inline delta_net_head delta_net_head_of(const delta_net_args *args, size_
     h.z = args->z + row * args->z_stride + head * dim;
     h.alpha = args->alpha + row * args->alpha_stride + head;
     h.beta = args->beta + row * args->beta_stride + head;
-    h.state = args->state + run->state * args->state_stride + head * dim * dim;
+    h.after = args->state + run->state * args->state_stride + head * dim * dim;
+    h.before = h.after;
     h.out = args->out + row * args->out_stride + head * dim;
     h.a = args->a[head];
     h.dt = args->dt[head];
     return h;
+}
+
+/* Let the next row be row t of the item's run: it goes on from where the last one went. */
+static inline void delta_net_next_row(const delta_net_args *args, delta_net_head *h,
+                                      size_t item, size_t t) {
+    const batch_run *run = &args->batch.runs[item / args->n_value_heads];
+    const size_t head = item % args->n_value_heads, dim = args->dim;
+    const size_t to = BATCH_STATE_AFTER(&args->batch, run, t);
+    h->before = h->after;
+    h->after = args->state + to * args->state_stride + head * dim * dim;
 }
 
 /* Tokens of the next cut, when `rest` tokens from `position` on are left. */

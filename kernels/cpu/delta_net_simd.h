@@ -7,6 +7,7 @@
 #include "kernels/cpu/delta_net_scratch.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tier_ops.h"
+#include <stdbool.h>
 
 enum { C = DELTA_NET_CHUNK };
 
@@ -47,10 +48,10 @@ static void read_state(size_t dim, const float *k, const float *state, float *re
     }
 }
 
-/* state = decay * state + k d^T; out = state^T q.  The state of the next head follows in
+/* after = decay * before + k d^T; out = after^T q.  The state of the next head follows in
  * memory and is fetched ahead: a decode step reads every state once, from far away. */
 static void update_state(size_t dim, const float *q, const float *k, const float *d,
-                         float decay, float *state, float *out) {
+                         float decay, const float *before, float *after, float *out) {
     const v16 e = v_set(decay);
     memset(out, 0, dim * sizeof(float));
     for (size_t i = 0; i < dim; i += 4) {
@@ -60,10 +61,10 @@ static void update_state(size_t dim, const float *q, const float *k, const float
             UNROLL
             for (size_t r = i; r < i + 4; r++) {
                 const uintptr_t ahead =
-                    (uintptr_t)(state + r * dim + j) + dim * dim * sizeof(float);
+                    (uintptr_t)(before + r * dim + j) + dim * dim * sizeof(float);
                 _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-                const v16 s = v_fma(v_set(k[r]), delta, v_mul(e, v_load(state + r * dim + j)));
-                v_store(state + r * dim + j, s);
+                const v16 s = v_fma(v_set(k[r]), delta, v_mul(e, v_load(before + r * dim + j)));
+                v_store(after + r * dim + j, s);
                 sum = v_fma(v_set(q[r]), s, sum);
             }
             v_store(out + j, sum);
@@ -72,13 +73,13 @@ static void update_state(size_t dim, const float *q, const float *k, const float
 }
 
 static void step(size_t dim, const float *q, const float *k, const float *v, float g,
-                 float beta, float *state, float *out) {
+                 float beta, const float *before, float *after, float *out) {
     const float decay = math_exp(g);
     float d[DELTA_NET_MAX_DIM];
-    read_state(dim, k, state, d);
+    read_state(dim, k, before, d);
     for (size_t j = 0; j < dim; j += 16)
         v_store(d + j, v_mul(v_set(beta), v_fnma(v_set(decay), v_load(d + j), v_load(v + j))));
-    update_state(dim, q, k, d, decay, state, out);
+    update_state(dim, q, k, d, decay, before, after, out);
 }
 
 /* c[r][j] = fma chain over x < n of a[r * a_row + x * a_step] * b[x][j], starting from
@@ -220,19 +221,22 @@ static void gated_norm(const float *z, const float *weight, size_t dim, float ep
     }
 }
 
-/* Tokens token .. token + n - 1 of a head's run, which lie in one cut. */
-static void run_cut(const delta_net_args *args, const delta_net_head *h, size_t token, size_t n,
-                    delta_net_cut *cut) {
+/* Tokens token .. token + n - 1 of an item's run, which lie in one cut. */
+static void run_cut(const delta_net_args *args, delta_net_head *h, size_t item, size_t token,
+                    size_t n, delta_net_cut *cut) {
+    const bool verified = args->batch.runs[item / args->n_value_heads].first_kept != 0;
     const size_t dim = args->dim;
     const float *v = h->v + token * args->qkv_stride;
     float *out = h->out + token * args->out_stride;
     prepare(args, h, token, n, cut);
-    if (n == C) {
-        chunk(dim, cut, v, args->qkv_stride, h->state, out, args->out_stride);
+    if (n == C && !verified) {
+        chunk(dim, cut, v, args->qkv_stride, h->after, out, args->out_stride);
     } else {
-        for (size_t t = 0; t < n; t++)
+        for (size_t t = 0; t < n; t++) {
+            delta_net_next_row(args, h, item, token + t);
             step(dim, cut->q + t * dim, cut->k + t * dim, v + t * args->qkv_stride,
-                 cut->decay[t], cut->beta[t], h->state, out + t * args->out_stride);
+                 cut->decay[t], cut->beta[t], h->before, h->after, out + t * args->out_stride);
+        }
     }
     for (size_t t = 0; t < n; t++)
         gated_norm(h->z + (token + t) * args->z_stride, args->norm, dim, args->eps,
@@ -243,11 +247,11 @@ void TIER(delta_net)(const delta_net_args *args, size_t first, size_t end, void 
     delta_net_cut cut = delta_net_cut_at(scratch, args->dim);
     for (size_t item = first; item < end; item++) {
         const batch_run *run = &args->batch.runs[item / args->n_value_heads];
-        const delta_net_head head = delta_net_head_of(args, item);
+        delta_net_head head = delta_net_head_of(args, item);
         uint32_t n = 0;
         for (uint32_t t = 0; t < run->n_rows; t += n) {
             n = delta_net_cut_tokens(run->position + t, run->n_rows - t);
-            run_cut(args, &head, t, n, &cut);
+            run_cut(args, &head, item, t, n, &cut);
         }
     }
 }

@@ -399,7 +399,7 @@ static void time_experts(uint32_t down_type, uint32_t n_rows) {
 }
 
 static batch_view take_batch(uint32_t n_rows, uint32_t position, uint32_t n_pages) {
-    const batch_run run = {0, n_rows, position, 0, 0};
+    const batch_run run = {0, n_rows, position, 0, 0, 0};
     uint32_t *ids = calloc(n_pages + n_rows + 1, 4);
     if (ids == NULL) stop("no memory");
     batch_run *runs = take(sizeof run);

@@ -262,4 +262,30 @@ await test('two coordinators share a worker; killing one loses only its own stre
     await stop(worker);
     await b.close();
 });
+await test("a worker's own durations are settings: a silent coordinator is left, an idle one's share is lent", async () => {
+    const [a, b] = [await Rig.open([]), await Rig.open([])];
+    const worker = await startWorker(a.coordinator.mesh, 'amber', ['--coordinator', b.coordinator.mesh, '--sequences', '4', '--queue', '0', '--ctx', '2048',
+        '--mesh-idle-s', '0.3', '--mesh-heartbeat-s', '0.05', '--mesh-heartbeat-timeout-s', '0.3']);
+    for (const rig of [a, b]) await until(async () => (await rig.node('amber'))?.state === 'ready', 'ready');
+    const model = (await (await fetch(a.url + '/v1/models')).json()).data[0].id;
+    const brief = { model, messages: [{ role: 'user', content: 'x' }], max_tokens: 1 };
+    const credit = async (rig) => (await rig.node('amber')).beat.credit;
+    // Both work: each has its half.  Then one of them does nothing.
+    let both = true;
+    const work = [a, b].map(async (rig) => { while (both) await ask(rig.url, brief); });
+    await until(async () => await credit(a) === 2 && await credit(b) === 2, 'halves', 20000);
+    both = false;
+    await Promise.all(work);
+    let over = false;
+    const one = (async () => { while (!over) await ask(a.url, brief); })();
+    await until(async () => await credit(a) > 2, 'the idle one lends', 5000); // 10 s unless it is set
+    over = true;
+    await one;
+    b.coordinator.child.kill('SIGSTOP');
+    await until(() => worker.log.includes('coordinator-disconnected'), 'the silent one is left', 4000); // 5 s unless it is set
+    b.coordinator.child.kill('SIGCONT');
+    await until(async () => (await b.node('amber'))?.state === 'ready', 'back', 10000);
+    await stop(worker);
+    for (const rig of [a, b]) await rig.close();
+});
 finish();

@@ -3,7 +3,7 @@
 #include "kernels/rope.h"
 #include "tests/kernels/cuda_case.h"
 
-static const batch_run two_runs[2] = {{0, 45, 21, 1, 0}, {45, 3, 62, 0, 2}};
+static const batch_run two_runs[2] = {{0, 45, 21, 1, 0, 0}, {45, 3, 62, 0, 2, 0}};
 
 /* A batch of rows of the two runs; device addresses in *device_view. */
 static batch_view batch_of(const batch_run *runs, uint32_t n_runs, const uint32_t *pages,
@@ -38,7 +38,7 @@ static double conv_case(const batch_run *runs, uint32_t n_runs, bool in_place) {
 }
 
 double case_conv1d(const kernel_device *device) {
-    static const batch_run short_run[1] = {{0, 2, 9, 1, 0}};
+    static const batch_run short_run[1] = {{0, 2, 9, 1, 0, 0}};
     double most = 0;
     for (int i = 0; i < 4; i++) {
         begin(device);
@@ -199,7 +199,7 @@ typedef enum attention_way { WAY_STEP, WAY_TILE, WAY_HALF } attention_way;
 
 /* Runs of one row: two splits, a new page, part of a tile, and the first position. */
 static const batch_run four_steps[4] = {
-    {0, 1, 65, 1, 0}, {1, 1, 64, 0, 2}, {2, 1, 37, 0, 4}, {3, 1, 0, 0, 5}};
+    {0, 1, 65, 1, 0, 0}, {1, 1, 64, 0, 2, 0}, {2, 1, 37, 0, 4, 0}, {3, 1, 0, 0, 5, 0}};
 
 static double attention_case(uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads, uint32_t type,
                              attention_way way) {

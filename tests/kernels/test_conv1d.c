@@ -100,6 +100,52 @@ static void any_taps_channels_and_split_give_the_same_bits(void **state) {
     check(33, 8, 20);
 }
 
+/* The state after each row of a run that keeps them is that after a run up to there. */
+static void verified_rows_keep_the_state_after_each(void **state) {
+    (void)state;
+    enum { N = 9, CHANNELS = 35, TAPS = 4, SIZE = (TAPS - 1) * CHANNELS };
+    uint64_t seed = 5;
+    float *x = ops_random_floats(&seed, N * CHANNELS, -2.0f, 2.0f);
+    float *weight = ops_random_floats(&seed, TAPS * CHANNELS, -1.0f, 1.0f);
+    float *start = ops_random_floats(&seed, SIZE, -2.0f, 2.0f);
+    OPS_EACH_TIER {
+        float *states = ops_floats((1 + N) * SIZE), *y = ops_floats(N * CHANNELS);
+        float *alone = ops_floats(N * CHANNELS), *last = ops_copy(start, SIZE);
+        uint32_t list[1 + N];
+        for (uint32_t t = 0; t <= N; t++)
+            list[t] = t; /* list[0] stands for the pages */
+        memcpy(states, start, SIZE * sizeof(float));
+        batch_run run = {.n_rows = N, .first_kept = 1};
+        conv1d_args args = {.batch = {.runs = &run, .pages = list, .n_runs = 1},
+                            .x = x,
+                            .weight = weight,
+                            .state = states,
+                            .y = y,
+                            .x_stride = CHANNELS,
+                            .y_stride = CHANNELS,
+                            .state_stride = SIZE,
+                            .n_channels = CHANNELS,
+                            .n_taps = TAPS};
+        conv1d_channels(tier, &args, 0, CHANNELS);
+        ops_assert_same(states, start, SIZE);
+        args.state = last;
+        args.y = alone;
+        for (uint32_t t = 0; t < N; t++) {
+            run = (batch_run){.first_row = t, .n_rows = 1};
+            conv1d_channels(tier, &args, 0, CHANNELS);
+            ops_assert_same(states + (1 + t) * SIZE, last, SIZE);
+        }
+        ops_assert_same(y, alone, N * CHANNELS);
+        free(states);
+        free(y);
+        free(alone);
+        free(last);
+    }
+    free(x);
+    free(weight);
+    free(start);
+}
+
 static void nan_leaves_the_state_after_its_taps(void **state) {
     (void)state;
     const batch_run run = {.n_rows = 6};
@@ -129,6 +175,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gives_the_values_of_the_specification),
         cmocka_unit_test(any_taps_channels_and_split_give_the_same_bits),
+        cmocka_unit_test(verified_rows_keep_the_state_after_each),
         cmocka_unit_test(nan_leaves_the_state_after_its_taps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

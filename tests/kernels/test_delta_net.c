@@ -95,37 +95,43 @@ static void case_free(layer_case *c) {
     free(c->expected_state);
 }
 
+static void run_batch(const layer_case *c, cpu_tier tier, batch_view batch, float *states,
+                      float *out) {
+    void *scratch = ops_floats(delta_net_scratch_bytes(c->dim) / sizeof(float));
+    const delta_net_args args = {.batch = batch,
+                                 .qkv = c->qkv,
+                                 .z = c->z,
+                                 .alpha = c->alpha,
+                                 .beta = c->beta,
+                                 .a = c->a,
+                                 .dt = c->dt,
+                                 .norm = c->norm,
+                                 .state = states,
+                                 .out = out,
+                                 .qkv_stride = qkv_width(c),
+                                 .z_stride = out_width(c),
+                                 .alpha_stride = c->n_values,
+                                 .beta_stride = c->n_values,
+                                 .out_stride = out_width(c),
+                                 .state_stride = state_size(c),
+                                 .n_key_heads = c->n_keys,
+                                 .n_value_heads = c->n_values,
+                                 .dim = c->dim,
+                                 .grouped = (uint32_t)c->grouped,
+                                 .eps = 1e-6f};
+    delta_net_items(tier, &args, 0, delta_net_n_items(&args), scratch);
+    free(scratch);
+}
+
 /* Run the sequence from `position` on in pieces; state gets the end, out the rows. */
 static void run(const layer_case *c, cpu_tier tier, uint32_t position, uint32_t piece,
                 float *state, float *out) {
-    void *scratch = ops_floats(delta_net_scratch_bytes(c->dim) / sizeof(float));
     for (uint32_t at = 0; at < c->n; at += piece) {
         const uint32_t n = c->n - at < piece ? c->n - at : piece;
         const batch_run piece_run = {.first_row = at, .n_rows = n, .position = position + at};
-        const delta_net_args args = {.batch = {.runs = &piece_run, .n_rows = c->n, .n_runs = 1},
-                                     .qkv = c->qkv,
-                                     .z = c->z,
-                                     .alpha = c->alpha,
-                                     .beta = c->beta,
-                                     .a = c->a,
-                                     .dt = c->dt,
-                                     .norm = c->norm,
-                                     .state = state,
-                                     .out = out,
-                                     .qkv_stride = qkv_width(c),
-                                     .z_stride = out_width(c),
-                                     .alpha_stride = c->n_values,
-                                     .beta_stride = c->n_values,
-                                     .out_stride = out_width(c),
-                                     .state_stride = state_size(c),
-                                     .n_key_heads = c->n_keys,
-                                     .n_value_heads = c->n_values,
-                                     .dim = c->dim,
-                                     .grouped = (uint32_t)c->grouped,
-                                     .eps = 1e-6f};
-        delta_net_items(tier, &args, 0, delta_net_n_items(&args), scratch);
+        run_batch(c, tier, (batch_view){.runs = &piece_run, .n_rows = c->n, .n_runs = 1}, state,
+                  out);
     }
-    free(scratch);
 }
 
 /* All tiers, whole and in pieces, near double precision; equal bits where promised. */
@@ -288,6 +294,38 @@ static void nan_stays_in_its_sequence_and_head(void **state) {
     case_free(&c);
 }
 
+/* One run over two cuts, whose rows keep their states: as runs of one row each. */
+static void verified_rows_have_the_bits_of_rows_alone(void **state) {
+    (void)state;
+    enum { N = 40 };
+    layer_case c = case_new(2, 4, 32, N, 0);
+    const size_t width = out_width(&c), size = state_size(&c);
+    OPS_EACH_TIER {
+        float *out = ops_floats(2 * N * width), *states = ops_floats((1 + N) * size);
+        float *alone = out + N * width, *last = ops_copy(c.start, size);
+        uint32_t list[1 + N];
+        for (uint32_t t = 0; t <= N; t++)
+            list[t] = t; /* list[0] stands for the pages */
+        const batch_run rows = {.n_rows = N, .position = 25, .first_kept = 1};
+        memcpy(states, c.start, size * sizeof(float));
+        run_batch(&c, tier,
+                  (batch_view){.runs = &rows, .pages = list, .n_rows = N, .n_runs = 1}, states,
+                  out);
+        assert_memory_equal(states, c.start, size * sizeof(float));
+        for (uint32_t t = 0; t < N; t++) {
+            const batch_run one = {.first_row = t, .n_rows = 1, .position = 25 + t};
+            run_batch(&c, tier, (batch_view){.runs = &one, .n_rows = N, .n_runs = 1}, last,
+                      alone);
+            ops_assert_same(states + (1 + t) * size, last, size);
+        }
+        ops_assert_same(out, alone, N * width);
+        free(out);
+        free(states);
+        free(last);
+    }
+    case_free(&c);
+}
+
 /* Two sequences in one step, rows interleaved in the batch as runs, against each alone. */
 static void sequences_of_a_batch_do_not_see_each_other(void **state) {
     (void)state;
@@ -343,6 +381,7 @@ int main(void) {
         cmocka_unit_test(gives_the_recurrence_of_the_specification),
         cmocka_unit_test(huge_decay_zero_keys_and_long_runs_stay_finite),
         cmocka_unit_test(nan_stays_in_its_sequence_and_head),
+        cmocka_unit_test(verified_rows_have_the_bits_of_rows_alone),
         cmocka_unit_test(sequences_of_a_batch_do_not_see_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

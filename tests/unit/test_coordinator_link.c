@@ -41,6 +41,18 @@ static status prepare(void *context, engine_params *out, error *err) {
     return STATUS_OK;
 }
 
+static const link_times times = {.heartbeat_ms = 1000,
+                                 .heartbeat_timeout_ms = 5000,
+                                 .reconnect_ms = 100,
+                                 .reconnect_max_ms = 2000,
+                                 .connect_ms = 5000,
+                                 .hello_ms = 2000,
+                                 .refused_ms = 30000,
+                                 .idle_ms = 10000,
+                                 .cut_ms = 2000,
+                                 .tell_ms = 1000,
+                                 .linger_ms = 1000};
+
 static void node_start(node *n, const char *first, const char *second) {
     memset(n, 0, sizeof *n);
     n->addresses[0] = first;
@@ -53,6 +65,7 @@ static void node_start(node *n, const char *first, const char *second) {
                                    .security = &n->security,
                                    .max_sequences = SEQUENCES,
                                    .queue = QUEUE,
+                                   .times = times,
                                    .grace_ms = grace_ms,
                                    .drain_limit_ms = 10000};
     n->model = (loop_model){.prepare = prepare};
@@ -618,6 +631,7 @@ static void speaks_curve_with_a_server_whose_key_it_knows(void **state) {
                                   .coordinators = only,
                                   .n_coordinators = 1,
                                   .security = &keys,
+                                  .times = times,
                                   .max_sequences = 1};
     n.model = (loop_model){.prepare = prepare};
     n.loop_params = (engine_loop_params){.models = &n.model, .n_models = 1};
@@ -689,6 +703,7 @@ static void a_wrong_address_is_an_error_at_the_start(void **state) {
                                .coordinators = &bad[i],
                                .n_coordinators = 1,
                                .security = &security,
+                               .times = times,
                                .max_sequences = 1};
         assert_int_equal(exchange_init(&x, 2, &err), STATUS_OK);
         assert_int_equal(coordinator_link_start(&l, &p, &x, &err), STATUS_BAD_INPUT);

@@ -6,7 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HEAD_ROOM_MAX = 128 * 1024 * 1024, NOTE_BYTES = sizeof((plan_line){0}.note) };
+enum {
+    PARKED_SHARE = 32,
+    HEAD_ROOM_MAX = 128 * 1024 * 1024,
+    NOTE_BYTES = sizeof((plan_line){0}.note)
+};
 
 static const double MIB = 1024.0 * 1024.0;
 
@@ -247,6 +251,28 @@ static status plan_context(memory_plan *plan, const model_config *c, const model
     return STATUS_OK;
 }
 
+/* Left to choose it is room for all sequences, and little of what is left beside `reserve`. */
+static status plan_parked(memory_plan *plan, const model_config *c, const plan_request *r,
+                          uint64_t reserve, error *err) {
+    uint64_t needed = needed_bytes(plan), pages = plan->n_context / MODEL_PAGE_TOKENS + 1;
+    uint64_t left = needed < r->ram_bytes ? r->ram_bytes - needed : 0;
+    uint64_t each = model_config_state_bytes(c) + pages * plan_page_bytes(c, r->kv);
+    uint64_t most = each * r->n_sequences;
+    uint64_t share = left > reserve ? (left - reserve) / PARKED_SHARE : 0;
+    plan->park_bytes = most < share ? most : share;
+    if (r->park_bytes >= 0) {
+        plan->park_bytes = (uint64_t)r->park_bytes;
+        if (plan->park_bytes > left) {
+            return error_set(
+                err, STATUS_NO_MEMORY, "park_mib = %.0f: %.0f MiB are left of %.0f MiB",
+                (double)r->park_bytes / MIB, (double)left / MIB, (double)r->ram_bytes / MIB);
+        }
+    }
+    char *note = add_line(plan, "parked sequences", PLAN_RAM, plan->park_bytes);
+    (void)snprintf(note, NOTE_BYTES, "at most, a whole one is %.1f MiB", (double)each / MIB);
+    return STATUS_OK;
+}
+
 /* The page cache holds the experts where it can; else they have an arena of their own. */
 static status plan_cpu_records(memory_plan *plan, const model_config *c, const model_weights *w,
                                const plan_request *r, error *err) {
@@ -413,8 +439,11 @@ static status plan_cuda(memory_plan *plan, const model_config *c, const model_we
                          c->moe ? "; below one token's experts there is no use" : "");
     }
     add_cuda_host_lines(plan, c, w, r);
-    status records = plan_cuda_records(plan, c, w, r, err);
-    if (records != STATUS_OK) return records;
+    uint64_t reserve = c->moe ? plan_least_records(c) * cuda_record_bytes(w) : 0;
+    rc = plan_parked(plan, c, r, reserve, err);
+    if (rc != STATUS_OK) return rc;
+    rc = plan_cuda_records(plan, c, w, r, err);
+    if (rc != STATUS_OK) return rc;
     plan->needed_bytes = needed_bytes(plan);
     if (plan->needed_bytes > r->ram_bytes) {
         return error_set(err, STATUS_NO_MEMORY,
@@ -443,6 +472,10 @@ status plan_make(memory_plan *out, const model_config *config, const model_weigh
     if (request->backend == BACKEND_CUDA) return plan_cuda(out, config, weights, request, err);
     add_fixed_lines(out, config, weights, request);
     rc = plan_context(out, config, weights, request, err);
+    uint64_t experts = 0, largest = 0;
+    if (config->moe) expert_bytes(config, weights, &experts, &largest);
+    uint64_t reserve = config->moe ? plan_least_records(config) * slot_bytes(largest) : 0;
+    if (rc == STATUS_OK) rc = plan_parked(out, config, request, reserve, err);
     if (rc == STATUS_OK && config->moe)
         rc = plan_cpu_records(out, config, weights, request, err);
     if (rc != STATUS_OK) return rc;

@@ -23,6 +23,7 @@ typedef struct plan_request {
     kv_type kv;
     int64_t n_slots;    /* -1: auto: on the CPU 0, experts are read where they lie; on a GPU as
                          * many as fit */
+    int64_t park_bytes; /* -1: auto */
     uint64_t ram_bytes; /* what may be taken; see host_ram_available_bytes() */
     backend_kind backend;
     uint64_t vram_bytes; /* what may be taken, the driver's own part included */
@@ -55,6 +56,7 @@ typedef struct memory_plan {
                         * room for the file's pages beside them */
     uint32_t host_records; /* experts kept in RAM; fewer than all: the others on disk.  0: none,
                             * the page cache does it, or all are in VRAM */
+    uint64_t park_bytes;   /* RAM for sequences that gave up their place, see parked.h */
     uint32_t chunk_tokens;
     uint32_t max_rows;
     uint32_t max_outputs;

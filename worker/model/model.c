@@ -25,7 +25,7 @@ struct model {
     size_t n_pages;
     const routing_trace *trace; /* NULL: the router chooses */
     int32_t *routed;            /* [n_layers][max_rows][n_experts_used], made with a trace */
-    uint64_t *state_step;       /* the last step that used a state, 0: none */
+    uint64_t *state_step;       /* the last step that a state had a part in, 0: none */
     uint64_t n_tokens_run;
     uint64_t n_steps_run;
 };
@@ -55,8 +55,8 @@ static status open_backend(model *m, error *err) {
     return error_set(err, STATUS_BAD_INPUT, "model: backend %d", (int)m->params.backend);
 }
 
-/* Runs have distinct states, and a run has at most every page: the page lists of
- * a step fit in that. */
+/* Runs have distinct states, and a run has at most every page and keeps at most a state a
+ * row: the lists of a step fit in that. */
 static status make_batch(model *m, error *err) {
     const model_params *p = &m->params;
     size_t n = p->max_rows, n_runs = n < p->n_states ? n : p->n_states;
@@ -65,7 +65,7 @@ static status make_batch(model *m, error *err) {
     m->runs = calloc(n_runs, sizeof *m->runs);
     m->hidden = calloc(n_runs, sizeof *m->hidden);
     m->output_rows = calloc(n, sizeof *m->output_rows);
-    m->pages = calloc(n_runs * p->n_pages, sizeof *m->pages);
+    m->pages = calloc(n_runs * p->n_pages + n, sizeof *m->pages);
     m->state_step = calloc(p->n_states, sizeof *m->state_step);
     if (m->tokens == NULL || m->row_run == NULL || m->runs == NULL || m->hidden == NULL ||
         m->output_rows == NULL || m->pages == NULL || m->state_step == NULL) {
@@ -133,6 +133,31 @@ static status check_tokens(const model *m, const model_segment *s, size_t i, err
     return STATUS_OK;
 }
 
+static status check_state(const model *m, uint32_t state, size_t i, error *err) {
+    bool exists = state < m->params.n_states;
+    if (exists && m->state_step[state] != m->n_steps_run) return STATUS_OK;
+    return error_set(err, STATUS_BAD_INPUT, "step: segment %zu has state %u, which %s", i,
+                     state, exists ? "it or another segment has already" : "does not exist");
+}
+
+/* The states of a segment become its own for this step. */
+static status claim_states(model *m, const model_segment *s, size_t i, error *err) {
+    status rc = check_state(m, s->state, i, err);
+    if (rc != STATUS_OK) return rc;
+    if (s->states_after != NULL && !model_verifies_rows(m)) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "step: segment %zu keeps states, which backend %s does not", i,
+                         m->device->ops->name);
+    }
+    for (uint32_t t = 0; s->states_after != NULL && t < s->n_tokens; t++) {
+        rc = check_state(m, s->states_after[t], i, err);
+        if (rc != STATUS_OK) return rc;
+        m->state_step[s->states_after[t]] = m->n_steps_run;
+    }
+    m->state_step[s->state] = m->n_steps_run;
+    return STATUS_OK;
+}
+
 static status check_segment(const model *m, const model_segment *s, size_t i, error *err) {
     if (s->n_tokens == 0 || s->n_outputs > s->n_tokens) {
         return error_set(err, STATUS_BAD_INPUT,
@@ -143,11 +168,6 @@ static status check_segment(const model *m, const model_segment *s, size_t i, er
         return error_set(err, STATUS_BAD_INPUT,
                          "step: segment %zu has %u tokens and %u hidden rows%s", i, s->n_tokens,
                          s->n_hidden, s->hidden == NULL ? " without a place" : "");
-    }
-    if (s->state >= m->params.n_states || m->state_step[s->state] == m->n_steps_run) {
-        return error_set(
-            err, STATUS_BAD_INPUT, "step: segment %zu has state %u, which %s", i, s->state,
-            s->state >= m->params.n_states ? "does not exist" : "another segment has");
     }
     if (pages_of(s) > m->params.n_pages) {
         return error_set(err, STATUS_BAD_INPUT,
@@ -166,7 +186,6 @@ static status check_segment(const model *m, const model_segment *s, size_t i, er
 /* Append one segment's rows to the batch. */
 static void add_segment(model *m, batch *b, const model_segment *s) {
     batch_view *v = &b->view;
-    m->state_step[s->state] = m->n_steps_run;
     m->runs[v->n_runs] = (batch_run){.first_row = v->n_rows,
                                      .n_rows = s->n_tokens,
                                      .position = s->position,
@@ -184,6 +203,11 @@ static void add_segment(model *m, batch *b, const model_segment *s) {
             (batch_hidden){v->n_rows + s->n_tokens - s->n_hidden, s->n_hidden, s->hidden};
     }
     m->n_pages += pages_of(s);
+    if (s->states_after != NULL) {
+        m->runs[v->n_runs].first_kept = (uint32_t)m->n_pages;
+        memcpy(m->pages + m->n_pages, s->states_after, s->n_tokens * sizeof *m->pages);
+        m->n_pages += s->n_tokens;
+    }
     v->n_rows += s->n_tokens;
     v->n_runs++;
 }
@@ -205,6 +229,8 @@ static status build_batch(model *m, const model_segment *segments, size_t n, bat
                              "step: more than %u rows or %u outputs at segment %zu",
                              m->params.max_rows, m->params.max_outputs, i);
         }
+        rc = claim_states(m, &segments[i], i, err);
+        if (rc != STATUS_OK) return rc;
         add_segment(m, b, &segments[i]);
     }
     return STATUS_OK;
@@ -273,6 +299,10 @@ status model_step(model *m, const model_segment *segments, size_t n_segments, fl
     return run_step(m, segments, n_segments, logits, 0, NULL, err);
 }
 
+bool model_verifies_rows(const model *m) {
+    return m->device->ops->verifies_rows;
+}
+
 bool model_finds_best(const model *m) {
     return m->device->ops->read_logits != NULL;
 }
@@ -320,6 +350,11 @@ void model_page_save(model *m, uint32_t page, void *bytes) {
 void model_page_load(model *m, uint32_t page, const void *bytes) {
     CHECK(page < m->params.n_pages);
     m->device->ops->page_load(m->device, page, bytes);
+}
+
+void model_page_copy(model *m, uint32_t to, uint32_t from) {
+    CHECK(to < m->params.n_pages && from < m->params.n_pages);
+    if (to != from) m->device->ops->page_copy(m->device, to, from);
 }
 
 float *model_logits_memory(model *m) {

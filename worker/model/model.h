@@ -10,6 +10,12 @@
  * sequence alone, bit for bit, not on the other segments.  Prefill pieces that
  * start at a multiple of MODEL_CHUNK_TOKENS keep bits also when split otherwise.
  *
+ * Speculation: a segment with states_after is verified row by row.  Every row gives the
+ * bits that it gives in a step of its own, whatever follows it, and the state after row t
+ * goes to states_after[t]; so after a step, a sequence goes on from any of its rows by
+ * taking that row's state for its own, and nothing needs to be undone: keys and values of
+ * the rows beyond it are written again before they are read.
+ *
  * Thread: the engine thread alone (the backend has threads of its own inside).
  */
 #ifndef SILICEO_WORKER_MODEL_MODEL_H
@@ -73,6 +79,10 @@ typedef struct model_segment {
     const uint32_t *pages; /* page of positions [64 i, 64 i + 63]; covers position + n_tokens */
     uint32_t n_hidden; /* of the last so many tokens the row after the final norm is wanted */
     float *hidden;     /* gets [n_hidden][n_embd]; costs no product with the head */
+    /* NULL: a piece, and `state` becomes the state after its last token.  Else [n_tokens]
+     * different states: where the one after each token goes.  `state` is left as it is unless
+     * it is among them; nobody else of the step may have any of them. */
+    const uint32_t *states_after;
 } model_segment;
 
 /* The largest logit of a row; of equals that with the lowest id. */
@@ -121,12 +131,16 @@ void model_state_copy(model *m, uint32_t to, uint32_t from);
 size_t model_page_bytes(const model *m);
 void model_page_save(model *m, uint32_t page, void *bytes);
 void model_page_load(model *m, uint32_t page, const void *bytes);
+void model_page_copy(model *m, uint32_t to, uint32_t from);
 
 /* Run one step.  logits gets [sum of n_outputs][n_vocab], segment by segment; it
  * may be NULL when no row asks.  After a failure (STATUS_DEVICE) the states and
  * pages of all segments are undefined. */
 status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
                   error *err);
+
+/* Whether segments may have states_after. */
+bool model_verifies_rows(const model *m);
 
 /* Whether a device finds the largest logits where they are, for model_step_best(). */
 bool model_finds_best(const model *m);
