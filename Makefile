@@ -184,6 +184,8 @@ TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/kernels/test_*.sh 
 THREAD_TESTS  := $(filter unit/test_ring unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_engine_loop,$(TEST_NAMES))
 # Minutes of arithmetic on paths that other tests run under the sanitizers as well.
 SAN_SKIPS     := golden/test_chunks golden/test_tiers golden/test_company golden/test_kv_types clients/test_conversations.mjs clients/test_integrity.mjs clients/test_schemas.mjs clients/test_ai_sdk.mjs clients/test_langchain.mjs clients/test_zod.mjs fleet/test_deploy.mjs browser/test_dashboard.mjs
+# Whose durations are those of the settings, a tenth of them otherwise.
+SOAK_TESTS    := health failover faults network behind_proxy
 SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
            TSAN_OPTIONS=suppressions=tests/tsan.supp:halt_on_error=1
 
@@ -192,8 +194,9 @@ test: test-programs $(if $(SAN),,tests/clients/node_modules) ## run all tests; S
 thread-programs: $(THREAD_TESTS:%=$(BUILD)/tests/%) $(BUILD)/siliceo-coordinator $(BUILD)/tests/fleet/fake_worker
 test-threads: thread-programs ## only what has threads, for SAN=thread
 	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(THREAD_TESTS) fleet/test_ends.mjs
-soak: test-programs ## 30 minutes of chaos
+soak: test-programs ## 30 minutes of chaos, then what goes wrong in fleets with every duration at full length (an hour)
 	@SILICEO_CHAOS_S=$(or $(SECONDS),1800) SILICEO_TEST_LIMIT_S=3600 sh tests/run.sh $(BUILD) fleet/test_chaos.mjs
+	@SILICEO_TEST_SCALE=10 SILICEO_TEST_LIMIT_S=7200 sh tests/run.sh $(BUILD) $(SOAK_TESTS:%=fleet/test_%.mjs)
 check: ## static checks: format, -Werror with gcc and clang, clang-tidy, cppcheck, scan-build, layers
 	@sh tests/check.sh $(BUILD)
 tests/clients/node_modules: tests/clients/package.json

@@ -56,13 +56,18 @@ export function startWorker(mesh, name, args = [], model = 'deploy/models/demo.g
         /^ready name=(\S+) model=(.+)$/);
 }
 
+// Durations of the fleet's tests are about a tenth of the settings' defaults; SILICEO_TEST_SCALE=10 makes
+// them those, in slow motion: nodes are slower by as much, and limits of waiting longer.
+export const stretch = Number(process.env.SILICEO_TEST_SCALE ?? 1);
+export const fullLength = stretch >= 10;
+
 // Polls until `probe` gives something true; never a fixed sleep that a slow machine outlasts.
 export async function until(probe, what, limitMs = 60000) {
-    const end = Date.now() + limitMs;
+    const end = Date.now() + limitMs * stretch;
     for (;;) {
         const value = await probe();
         if (value) return value;
-        if (Date.now() > end) throw new Error(`${what}: not within ${limitMs} ms`);
+        if (Date.now() > end) throw new Error(`${what}: not within ${limitMs * stretch} ms`);
         await new Promise((next) => setTimeout(next, 20));
     }
 }

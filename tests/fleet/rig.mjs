@@ -1,10 +1,17 @@
 // rig.mjs - a real coordinator process with fake workers and raw HTTP, for the fault tests.
 import http from 'node:http';
 import net from 'node:net';
-import { start, startCoordinator, stop, until } from '../clients/fleet.mjs';
+import { fullLength, start, startCoordinator, stop, stretch, until } from '../clients/fleet.mjs';
 
-// Durations scaled down, so that the same rules run in a short time.
-export const quick = ['--mesh-beat-s', '0.1', '--node-suspect-s', '0.5', '--node-down-s', '1.5', '--node-reconnect-s', '0.5', '--limit-cancel-s', '2',
+// The words of a command line with their durations stretched and their rates slowed down.
+const isDuration = (word) => /^--.+-s$/.test(word), isMilliseconds = (word) => /^--.+-ms$/.test(word), isRate = (word) => /^--(prefill|decode)$/.test(word);
+export const scaled = (words) => words.map((word, i) => {
+    const before = words[i - 1] ?? '';
+    if (isRate(before)) return String(Number(word) / stretch);
+    return isDuration(before) ? String(Number(word) * stretch) : isMilliseconds(before) ? String(Math.round(Number(word) * stretch)) : word;
+});
+// Durations scaled down, so that the same rules run in a short time; at full length the defaults.
+export const quick = fullLength ? ['--log-level', 'debug'] : ['--mesh-beat-s', '0.1', '--node-suspect-s', '0.5', '--node-down-s', '1.5', '--node-reconnect-s', '0.5', '--limit-cancel-s', '2',
     '--log-level', 'debug'];
 
 // A failed test leaves its processes; they end with the run.
@@ -17,7 +24,7 @@ export class Rig {
     static async open(coordinatorArgs = [], fakes = [], { hosts = {} } = {}) {
         const rig = new Rig();
         rig.hosts = hosts;
-        rig.coordinator = await startCoordinator([...quick, ...coordinatorArgs]);
+        rig.coordinator = await startCoordinator([...quick, ...scaled(coordinatorArgs)]);
         children.add(rig.coordinator.child);
         rig.log = '';
         rig.coordinator.child.stderr.on('data', (data) => { rig.log += data; });
@@ -27,7 +34,8 @@ export class Rig {
         return rig;
     }
     // A fake worker; resolves when the coordinator has it in state `state`.
-    async add(name, ...args) {
+    async add(name, ...words) {
+        const args = scaled([...(words.includes('--decode') ? [] : ['--decode', '100']), ...(words.includes('--prefill') ? [] : ['--prefill', '10000']), ...words]);
         const state = args.includes('load') ? 'loading' : 'ready';
         const events = []; // from the first line on: what comes in one piece with the welcome counts
         const fake = await start('tests/fleet/fake_worker', ['--coordinator', this.coordinator.mesh, '--name', name, ...args], /"event":"welcome"/,
@@ -121,4 +129,4 @@ export function raw(rig, bytes, { done = () => false, limitMs = 10000 } = {}) {
     });
 }
 
-export { http, net, stop, until };
+export { fullLength, http, net, stop, stretch, until };

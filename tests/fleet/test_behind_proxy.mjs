@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
 import { finish, skip, temporaryFolder, test, until } from '../clients/fleet.mjs';
-import { body, content, events, Rig } from './rig.mjs';
+import { body, content, events, Rig, stretch } from './rig.mjs';
 import { tool, toolEnv } from './tools.mjs';
 
 const sentences = ['tokens pass a buffering proxy one by one', 'a long prefill outlives the idle limit of a proxy', 'a client that leaves the proxy is noticed behind it'];
@@ -36,16 +36,16 @@ await test(sentences[0], async () => {
     const arrivals = [], decoder = new TextDecoder();
     for await (const piece of reply.body) if (/"content":"<\d+>"/.test(decoder.decode(piece))) arrivals.push(performance.now());
     assert.ok(arrivals.length >= 11, `${arrivals.length} pieces for 12 tokens 100 ms apart`);
-    assert.ok(arrivals.at(-1) - arrivals[0] > 800, 'they come as they are made');
+    assert.ok(arrivals.at(-1) - arrivals[0] > 800 * stretch, 'they come as they are made');
     await front.stop();
     await rig.close();
 });
 await test(sentences[1], async () => {
     const rig = await Rig.open(['--http-hold-headers-s', '0.2', '--http-keepalive-s', '0.3'], [['amber', '--prefill', '3', '--decode', '50']]);
-    const front = await proxy(rig.url, '1s'); // a prefill of several seconds, an idle limit of one
+    const front = await proxy(rig.url, `${stretch}s`); // a prefill of several seconds, an idle limit of one
     const began = performance.now();
     const text = await (await post(front.url, body({ stream: true, max_tokens: 3 }))).text();
-    assert.ok(performance.now() - began > 2000, 'the prefill was long');
+    assert.ok(performance.now() - began > 2000 * stretch, 'the prefill was long');
     const first = text.indexOf('"content":"t0');
     assert.ok(text.slice(0, first).split('\n\n').filter((e) => e.startsWith(':')).length >= 4, 'comments came before the first token');
     assert.ok(!/^:/m.test(text.slice(first)), 'and none after it');

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { finish, program, start, temporaryFolder, test } from '../clients/fleet.mjs';
-import { ask, body, content, events, open, raw, Rig, stop, until } from './rig.mjs';
+import { ask, body, content, events, open, raw, Rig, stop, stretch, until } from './rig.mjs';
 
 const cancelLimitMs = 200, slackMs = 100; // the promise, and what a busy test machine may add
 
@@ -138,7 +138,7 @@ await test('40 equal requests over nodes of 100 and 300 tok/s finish near the op
     const nodes = (replies) => replies.reduce((n, r) => ({ ...n, [r.node]: (n[r.node] ?? 0) + 1 }), {});
     const begin = Date.now();
     const burst = await Promise.all(Array.from({ length: 40 }, () => ask(rig.url, body({ max_tokens: 30 }))));
-    const seconds = (Date.now() - begin) / 1000, share = nodes(burst);
+    const seconds = (Date.now() - begin) / 1000 / stretch, share = nodes(burst);
     assert.ok(burst.every((r) => r.status === 200));
     assert.ok(share.turtle >= 8 && share.turtle <= 12, JSON.stringify(share));
     assert.ok(seconds < 3.0 * 1.25, `${seconds} s where 3.0 s is the optimum`);
@@ -183,7 +183,7 @@ await test('a node that takes requests and never answers is left after the first
     assert.equal(events(first.text).find((e) => e.siliceo)?.siliceo.attempts, 2);
     assert.equal((await rig.node('liar')).state, 'quarantined');
     const times = await Promise.all(Array.from({ length: 4 }, async () => { const t = Date.now(); assert.equal((await ask(rig.url, body({ max_tokens: 5 }))).node, 'honest'); return Date.now() - t; }));
-    assert.ok(Math.max(...times) < 450, `${times}`);
+    assert.ok(Math.max(...times) < 450 * stretch, `${times}`);
     await rig.idle();
     await rig.close();
 });
@@ -359,9 +359,9 @@ await test('SIGTERM: what is not over within drain_s ends with an error event, a
         assert.equal(list.at(-1).error?.code, 'shutting_down', JSON.stringify(list.at(-1)));
     }
     assert.equal((await whole).json.error.code, 'shutting_down');
-    assert.ok(Date.now() - at >= 1000, 'not before its time');
+    assert.ok(Date.now() - at >= 1000 * stretch, 'not before its time');
     assert.equal((await rig.coordinator.exited).code, 0);
-    assert.ok(Date.now() - at < 4000, `${Date.now() - at} ms`);
+    assert.ok(Date.now() - at < 3000 + 1000 * stretch, `${Date.now() - at} ms`);
     await until(() => rig.fakes[0].events.some((e) => e.event === 'cancel'), 'the node is told');
     await stop(rig.fakes[0], 'SIGKILL');
 });
