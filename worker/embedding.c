@@ -62,7 +62,7 @@ static void release_input(embedding_input *i) {
 
 void embedding_free(embedding *v) {
     if (v == NULL) return;
-    for (size_t i = 0; i < v->n_begun; i++) {
+    for (size_t i = 0; v->inputs != NULL && i < v->n_begun; i++) {
         release_input(&v->inputs[i]);
         json_text_release(&v->inputs[i].vector);
     }
@@ -276,7 +276,7 @@ status embedding_take_rows(request *r, const sequence *who, uint32_t position,
         add_rows(input, rows, n, n_embd);
         return is_last ? write_vector(r, input, input->sum, fault) : STATUS_OK;
     }
-    double *x = malloc(n_embd * sizeof *x);
+    double *x = calloc(n_embd, sizeof *x);
     if (x == NULL) return request_fault_from(fault, no_memory(fault));
     for (uint32_t k = 0; k < n_embd; k++)
         x[k] = (double)rows[k];

@@ -213,7 +213,7 @@ status engine_step(engine *e, bool *did_work, error *err) {
         if (best != NULL) best++;
     }
     engine_sweep(e);
-    engine_begin_vectors(e); /* now, so that the figures between steps tell that there is work */
+    engine_begin_vectors(e); /* so that the figures between steps tell that there is work */
     scheduler_note_time(e->scheduler, clock_monotonic_ns() - begun_ns);
     return STATUS_OK;
 }

@@ -131,7 +131,7 @@ static void assert_golden(embedding_pooling pooling) {
     cJSON *list = cJSON_Parse(a->result);
     const size_t lengths[] = {g.n_tokens, g.n_prompt};
     for (int i = 0; i < 2; i++) {
-        double got[MAX_EMBD], want[MAX_EMBD];
+        double got[MAX_EMBD] = {0}, want[MAX_EMBD] = {0};
         assert_int_equal(read_vector(list, i, got), g.n_embd);
         golden_row(&g, lengths[i], pooling == POOLING_MEAN, want);
         assert_same_direction(got, want, g.n_embd);
@@ -158,7 +158,7 @@ static void fewer_dimensions_are_the_first_ones_of_length_one(void **state) {
     engine_run run = {0};
     engine_params params = run_params();
     run_open(&run, &params);
-    double whole[MAX_EMBD], part[MAX_EMBD];
+    double whole[MAX_EMBD] = {0}, part[MAX_EMBD] = {0};
     const run_answer *a = run_one(&run, WIRE_EMBED, "{\"input\":[\"Roses are red\"]}");
     cJSON *list = cJSON_Parse(a->result);
     size_t n = read_vector(list, 0, whole);
