@@ -80,6 +80,9 @@ typedef struct engine_stats {
     double decode_tok_per_s;
     model_stats model; /* since the start */
     uint64_t ram_used_bytes;
+    /* Sequences that gave up their place: with all they held, without it, and those of the
+     * former, choices of a parked prompt too, that got it back; since the start. */
+    uint64_t parked, not_parked, restored;
 } engine_stats;
 
 /* Plan the memory, print nothing, load, warm up.  The plan is in engine_plan(). */

@@ -21,6 +21,10 @@ void engine_read_stats(engine *e, engine_stats *out) {
     out->kv_pages_total = kv_pages_total(e->pages);
     out->kv_pages_free = kv_pages_available(e->pages);
     out->ram_used_bytes = e->ram_used_bytes;
+    parked_counts kept = parked_store_count(e->parked);
+    out->parked = kept.kept;
+    out->not_parked = kept.refused;
+    out->restored = kept.restored;
     model_read_stats(e->model, &out->model);
     engine_rates_read(&e->rates, clock_monotonic_ns(), out);
     if (e->plan.n_slots == 0) {

@@ -284,6 +284,11 @@ static void a_page_moved_to_another_place_serves_as_well(void **state) {
     model_state_load(r.m, 1, saved);
     run_tokens(&r, 1, 64, tokens + 64, 8, 8, again);
     assert_memory_equal(first, again, 8 * N_VOCAB * sizeof(float));
+    uint32_t copied = r.pages[2 * r.pages_a_sequence]; /* of sequence 2 */
+    model_page_copy(r.m, copied, r.pages[0]);
+    model_state_load(r.m, 2, saved);
+    run_tokens(&r, 2, 64, tokens + 64, 8, 8, again);
+    assert_memory_equal(first, again, 8 * N_VOCAB * sizeof(float));
     free(saved);
     free(page);
     free(again);

@@ -133,6 +133,30 @@ static void forgotten_slots_are_never_read(void **state) {
     }
 }
 
+static void states_and_pages_are_copied_on_the_card(void **state) {
+    (void)state;
+    model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 256, 4);
+    p.n_states = 2;
+    run r;
+    run_open(&r, "deploy/models/demo.gguf", &p);
+    size_t n_state = (size_t)model_config_state_bytes(r.config), n_page = model_page_bytes(r.m);
+    size_t n = n_state > n_page ? n_state : n_page;
+    unsigned char *bytes = malloc(2 * n), *copy = bytes + n;
+    assert_non_null(bytes);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (unsigned char)(i * 2654435761u >> 8);
+    model_page_load(r.m, 0, bytes);
+    model_page_copy(r.m, 1, 0);
+    model_page_save(r.m, 1, copy);
+    assert_memory_equal(copy, bytes, n_page);
+    model_state_load(r.m, 0, bytes);
+    model_state_copy(r.m, 1, 0);
+    model_state_save(r.m, 1, copy);
+    assert_memory_equal(copy, bytes, n_state);
+    free(bytes);
+    run_close(&r);
+}
+
 /* The lane sums in the CPU's order. */
 /* Steps of one token that want the largest logit alone. */
 static void run_best(const model_params *p, model_best *best, float *logits) {
@@ -288,6 +312,7 @@ int main(void) {
         cmocka_unit_test(the_largest_logit_is_found_where_it_is_with_graphs_and_without),
         cmocka_unit_test(forgotten_slots_are_never_read),
         cmocka_unit_test(hidden_rows_are_those_that_the_head_reads),
+        cmocka_unit_test(states_and_pages_are_copied_on_the_card),
         cmocka_unit_test(the_cpu_lane_changes_rounding_alone),
         cmocka_unit_test(models_share_the_card_in_turn),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),

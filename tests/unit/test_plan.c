@@ -41,6 +41,7 @@ static plan_request plain_request(void) {
                           .chunk_tokens = 512,
                           .kv = KV_F16,
                           .n_slots = -1,
+                          .park_bytes = -1,
                           .ram_bytes = (uint64_t)4096 * MIB};
 }
 
@@ -251,6 +252,26 @@ static uint64_t vram_of(const memory_plan *plan) {
     return sum;
 }
 
+static void parked_sequences_have_a_bound_that_counts(void **state) {
+    (void)state;
+    error err = {0};
+    plan_request r = plain_request();
+    memory_plan plan;
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
+    assert_adds_up(&plan, &r);
+    uint64_t least = model_config_state_bytes(&config) +
+                     4096 / MODEL_PAGE_TOKENS * plan_page_bytes(&config, KV_F16);
+    assert_true(plan.park_bytes >= 4 * least); /* all four, in so much RAM */
+    assert_int_equal(plan.park_bytes, bytes_of(&plan, "parked sequences"));
+    r.park_bytes = 12345678;
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
+    assert_adds_up(&plan, &r);
+    assert_int_equal(plan.park_bytes, 12345678);
+    r.park_bytes = (int64_t)5000 * MIB;
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_NO_MEMORY);
+    assert_non_null(strstr(err.text, "park_mib = 5000"));
+}
+
 static void a_card_gets_as_many_slots_as_fit_and_not_a_byte_more(void **state) {
     (void)state;
     error err = {0};
@@ -292,6 +313,7 @@ int main(void) {
         cmocka_unit_test(pages_of_the_35b_have_the_known_size),
         cmocka_unit_test(the_text_names_every_part),
         cmocka_unit_test(the_kernels_texts_are_read),
+        cmocka_unit_test(parked_sequences_have_a_bound_that_counts),
         cmocka_unit_test(a_card_gets_as_many_slots_as_fit_and_not_a_byte_more),
         cmocka_unit_test(a_card_that_is_too_small_is_refused_with_both_sizes),
     };
