@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 void engine_end_request(engine *e, request *r, const request_fault *fault) {
+    if (fault == NULL) engine_note_held(e, r);
     for (uint32_t i = 0; i < r->n_choices; i++)
         scheduler_remove(e->scheduler, &r->choices[i].timeline);
     for (size_t i = 0; r->vectors != NULL && i < r->vectors->n_begun; i++)

@@ -16,6 +16,7 @@
 #include "common/wire.h"
 #include "worker/budget_settings.h"
 #include "worker/embedding_settings.h"
+#include "worker/memory/prefix_cache.h"
 #include "worker/model/model.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,6 +55,8 @@ typedef struct engine_params {
     bool nfc;            /* normalise message text; llama.cpp does not */
     uint64_t seed;       /* for requests without one */
     budget_settings budgets;
+    int64_t prefix_ram_mib;       /* for beginnings of prompts; 0: none; -1: a share of RAM */
+    uint32_t prefix_every_tokens; /* between snapshots in long prompts; 0: at messages alone */
     embedding_pooling pooling;
     void (*on_progress)(void *context, const engine_progress *p); /* while opening, or NULL */
     void *progress_context;
@@ -74,7 +77,8 @@ typedef struct engine_stats {
     uint32_t free_sequences;
     uint32_t kv_pages_total;
     uint32_t kv_pages_free;
-    double hit_rate; /* lately; negative: no cache */
+    prefix_stats prefixes; /* zeros where there is no cache of them */
+    double hit_rate;       /* lately; negative: no cache */
     double misses_per_token;
     double prefill_tok_per_s;
     double decode_tok_per_s;

@@ -20,6 +20,10 @@ void engine_read_stats(engine *e, engine_stats *out) {
     out->free_sequences = scheduler_n_free(e->scheduler);
     out->kv_pages_total = kv_pages_total(e->pages);
     out->kv_pages_free = kv_pages_available(e->pages);
+    if (e->prefixes != NULL) {
+        prefix_cache_read_stats(e->prefixes, &out->prefixes);
+        out->kv_pages_free += out->prefixes.n_alone; /* sequences can have them */
+    }
     out->ram_used_bytes = e->ram_used_bytes;
     parked_counts kept = parked_store_count(e->parked);
     out->parked = kept.kept;
@@ -63,6 +67,7 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
     if (e->requests != NULL) {
         return error_set(err, STATUS_UNAVAILABLE, "measure: the engine is not empty");
     }
+    if (e->prefixes != NULL) prefix_cache_clear(e->prefixes);
     /* Nobody owns a page or state now, so all are taken as they come. */
     uint32_t cap = e->plan.n_context, n = e->plan.chunk_tokens;
     if (n > cap / 2) n = cap / 2;
@@ -126,6 +131,7 @@ const char *engine_warning(const engine *e, size_t index) {
 }
 
 status engine_set_routing(engine *e, const routing_trace *trace, error *err) {
+    if (e->prefixes != NULL) prefix_cache_clear(e->prefixes); /* other bits from now on */
     return model_set_routing(e->model, trace, err);
 }
 

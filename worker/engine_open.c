@@ -45,6 +45,7 @@ static status make_plan(engine *e, error *err) {
         .ram_bytes =
             e->params.ram_mib > 0 ? e->params.ram_mib << 20 : host_ram_available_bytes(),
         .backend = e->params.backend,
+        .prefix_ram_mib = e->params.prefix_ram_mib,
     };
     status rc = plan_vram_budget(&wish, e->params.vram_mib, err);
     if (rc != STATUS_OK) return rc;
@@ -196,13 +197,17 @@ static status make_step_memory(engine *e, error *err) {
     if (rc != STATUS_OK) return rc;
     rc = parked_store_new(&e->parked, e->model, e->plan.park_bytes, err);
     if (rc != STATUS_OK) return rc;
+    scheduler_cache remembering = {0};
+    rc = engine_open_prefixes(e, &remembering, err);
+    if (rc != STATUS_OK) return rc;
     const scheduler_params order = {.pages = e->pages,
                                     .n_sequences = n,
                                     .states_per_sequence = 1,
                                     .chunk_tokens = e->plan.chunk_tokens,
                                     .max_waiting = ENGINE_MAX_WAITING,
                                     .max_step_ms = e->params.max_step_ms,
-                                    .memory = engine_memory_hooks(e)};
+                                    .memory = engine_memory_hooks(e),
+                                    .cache = remembering};
     rc = scheduler_new(&e->scheduler, &order, err);
     if (rc != STATUS_OK) return rc;
     rc = sampler_scratch_new(&e->scratch, n_vocab, err);
@@ -294,6 +299,7 @@ void engine_close(engine *e) {
     sampler_scratch_free(e->scratch);
     scheduler_free(e->scheduler);
     parked_store_free(e->parked);
+    prefix_cache_close(e->prefixes);
     kv_pages_free(e->pages);
     token_trie_free(e->trie);
     tokenizer_close(e->vocab);

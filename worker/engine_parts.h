@@ -5,6 +5,7 @@
  *   engine_step.c     a step: pieces to segments, rows to tokens
  *   engine_vectors.c  the same for inputs of vector requests
  *   engine_memory.c   sequences give up what they hold, and get it back
+ *   engine_prefix.c   what prompts have in common need not run again
  *   engine_figures.c  what others want to know of it, and its own measurement
  *
  * Private to those.  Thread: engine.
@@ -17,6 +18,7 @@
 #include "worker/memory/kv_pages.h"
 #include "worker/memory/parked.h"
 #include "worker/memory/plan.h"
+#include "worker/memory/prefix_cache.h"
 #include "worker/request.h"
 #include "worker/scheduler.h"
 
@@ -36,6 +38,7 @@ struct engine {
     model *model;
     kv_pages *pages;
     parked_store *parked;
+    prefix_cache *prefixes; /* NULL: prompts are not remembered */
     scheduler *scheduler;
     request_context context;
     request *requests; /* newest first */
@@ -68,6 +71,11 @@ request_fault engine_fault(uint32_t http_status, const char *code, bool retryabl
                            const char *text);
 void engine_end_late_requests(engine *e, uint64_t now_ns);
 scheduler_memory engine_memory_hooks(engine *e);
+
+/* Open e->prefixes, if the plan has room for it, and put its functions into hooks. */
+status engine_open_prefixes(engine *e, scheduler_cache *hooks, error *err);
+/* Note in r which of its prompt's beginnings are held, before it is told. */
+void engine_note_held(engine *e, request *r);
 
 /* Give the scheduler inputs of vector requests for which there is room. */
 void engine_begin_vectors(engine *e);

@@ -156,6 +156,8 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
                                      .loop_answer = (uint32_t)o->loop_answer,
                                      .loop_code = (uint32_t)o->loop_code,
                                      .grace_tokens = (uint32_t)o->grace_tokens};
+    out->prefix_ram_mib = o->prefix_ram_mib;
+    out->prefix_every_tokens = (uint32_t)o->prefix_every_tokens;
     out->pooling = strcmp(o->pooling, "mean") == 0   ? POOLING_MEAN
                    : strcmp(o->pooling, "last") == 0 ? POOLING_LAST
                                                      : POOLING_AUTO;

@@ -38,6 +38,8 @@ typedef struct model_options {
     int64_t loop_code;
     int64_t grace_tokens;
     const char *pooling;
+    int64_t prefix_ram_mib;
+    int64_t prefix_every_tokens;
     const char *log_level;
     bool help;
 } model_options;
@@ -105,6 +107,13 @@ typedef struct model_options {
         OPTIONS_KEY(s, m, "embedding.pooling", CONFIG_CHOICE, pooling, "auto", 0, 0,           \
                     "auto|last|mean",                                                          \
                     "embeddings: the last token's row or the mean; auto: as the file says"),   \
+        OPTIONS_KEY(s, m, "prefix.ram_mib", CONFIG_INT, prefix_ram_mib, "-1", -1, 16777216,    \
+                    NULL,                                                                      \
+                    "RAM for beginnings of prompts that need not run again, MiB; 0: none; "    \
+                    "-1: a sixteenth, 4096 at most"),                                          \
+        OPTIONS_KEY(s, m, "prefix.every_tokens", CONFIG_INT, prefix_every_tokens, "1024", 0,   \
+                    1048576, NULL,                                                             \
+                    "long prompts can be resumed every so many tokens; 0: at messages alone"), \
         OPTIONS_KEY(s, m, "log_level", CONFIG_CHOICE, log_level, "info", 0, 0,                 \
                     "debug|info|warn|error", "lines below it are not written"),                \
         OPTIONS_KEY(s, m, "help", CONFIG_BOOL, help, "false", 0, 0, NULL, "this list")

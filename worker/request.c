@@ -45,6 +45,10 @@ static status too_long(const request_context *c, const job *j, const char *at_le
 
 /* --- the prompt --- */
 
+static bool gives_tokens(wire_kind kind) {
+    return kind == WIRE_CHAT || kind == WIRE_COMPLETION;
+}
+
 /* Encoding a text that cannot fit would keep everyone waiting for nothing. */
 static status check_bytes(const request_context *c, const job *j, size_t n_bytes,
                           request_fault *f) {
@@ -53,8 +57,10 @@ static status check_bytes(const request_context *c, const job *j, size_t n_bytes
     return too_long(c, j, "at least ", least, 1, f);
 }
 
-static status encode_messages(const request_context *c, job *j, token_list *ids,
+static status encode_messages(request *r, const wire_submit *submit, token_list *ids,
                               bool *opens_thinking, request_fault *f) {
+    const request_context *c = r->context;
+    const job *j = &r->job;
     prompt p = {0};
     status rc = chat_template_render(j->body, c->style, &p, &f->err);
     if (rc != STATUS_OK) {
@@ -66,6 +72,9 @@ static status encode_messages(const request_context *c, job *j, token_list *ids,
     *opens_thinking = p.opens_thinking;
     /* What clients wrote is text: it cannot spell control tokens. */
     rc = tokenizer_encode_prompt(c->vocab, &p, TOKENIZER_ADDED_NONE, ids, &f->err);
+    if (rc == STATUS_OK && gives_tokens(j->kind))
+        rc = prefix_marks_of_chat(&r->marks, &p, ids->length, &c->prefix, submit->boundaries,
+                                  submit->n_boundaries, &f->err);
 done:
     prompt_release(&p);
     return rc;
@@ -88,11 +97,14 @@ static status encode_prompt(const request_context *c, const job *j, token_list *
     return STATUS_OK;
 }
 
-static status encode(const request_context *c, job *j, token_list *ids, bool *opens_thinking,
-                     request_fault *f) {
+static status encode(request *r, const wire_submit *submit, token_list *ids,
+                     bool *opens_thinking, request_fault *f) {
     *opens_thinking = false;
-    if (j->prompt != NULL) return encode_prompt(c, j, ids, f);
-    return encode_messages(c, j, ids, opens_thinking, f);
+    if (r->job.prompt == NULL) return encode_messages(r, submit, ids, opens_thinking, f);
+    status rc = encode_prompt(r->context, &r->job, ids, f);
+    if (rc == STATUS_OK && gives_tokens(r->job.kind))
+        prefix_marks_of_text(&r->marks, ids->length, &r->context->prefix);
+    return rc;
 }
 
 /* --- kinds that give no tokens --- */
@@ -243,14 +255,12 @@ static status make_choices(request *r, const token_list *ids, bool opens_thinkin
         if (rc != STATUS_OK) return rc;
         r->choices[i].timeline.priority = r->priority;
     }
+    for (uint32_t i = 0; i < r->marks.n_stops; i++) /* the others take over what this one ran */
+        (void)sequence_add_stop(&r->choices[0].timeline, r->marks.stops[i]);
     return replay(r, &submit->resume, f);
 }
 
 /* --- life --- */
-
-static bool gives_tokens(wire_kind kind) {
-    return kind == WIRE_CHAT || kind == WIRE_COMPLETION;
-}
 
 status request_make(request **out, const request_context *context, const wire_submit *submit,
                     uint64_t seed, request_fault *fault) {
@@ -281,7 +291,7 @@ status request_make(request **out, const request_context *context, const wire_su
     rc = job_parse(&r->job, submit->kind, submit->body.bytes, submit->body.length,
                    context->n_vocab, &context->defaults, fault->param, &fault->err);
     if (rc != STATUS_OK) goto fail;
-    rc = encode(context, &r->job, &ids, &opens_thinking, fault);
+    rc = encode(r, submit, &ids, &opens_thinking, fault);
     if (rc == STATUS_OK) rc = request_opening_make(r, fault);
     if (rc != STATUS_OK) goto fail;
     if (gives_tokens(submit->kind)) {
@@ -311,6 +321,8 @@ void request_free(request *r) {
     json_grammar_free(r->grammar);
     embedding_free(r->vectors);
     free(r->choices);
+    prefix_marks_release(&r->marks);
+    free(r->held);
     free(r->result);
     json_text_release(&r->logprobs);
     token_list_release(&r->opening);
@@ -329,7 +341,8 @@ static wire_tokens begin_message(request *r, const choice *c, wire_channel chann
                          .call = c->text.calls.n_calls,
                          .flags = budget_flags(&c->spent),
                          .draws = sampler_counter(c->draws),
-                         .prompt_tokens = r->n_prompt};
+                         .prompt_tokens = r->n_prompt,
+                         .cached_tokens = r->n_cached};
 }
 
 /* What a token gives goes out as one message for each channel and piece of a call.  One of
@@ -479,6 +492,9 @@ void request_done(request *r, bool has_cache) {
                       .epoch = r->epoch,
                       .number = r->number,
                       .prompt_tokens = r->n_prompt,
+                      .cached_tokens = r->n_cached,
+                      .boundaries = r->held,
+                      .n_boundaries = r->n_held,
                       .hit_rate = -1};
     for (uint32_t i = 0; i < r->n_choices; i++) {
         done.completion_tokens += r->choices[i].text.n_tokens;

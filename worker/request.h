@@ -14,6 +14,7 @@
 #include "worker/engine.h"
 #include "worker/generation.h"
 #include "worker/job.h"
+#include "worker/prefix_marks.h"
 #include "worker/sampler.h"
 #include "worker/sequence.h"
 #include "worker/text/answer_format.h"
@@ -36,6 +37,7 @@ typedef struct request_context {
     uint32_t n_embd;
     int32_t text_end; /* what the file wants behind a text; -1: nothing */
     int32_t yes, no;  /* how these words begin */
+    prefix_rule prefix;
     engine_sink sink;
 } request_context;
 
@@ -73,6 +75,10 @@ typedef struct request {
     uint32_t n_choices;
     uint32_t n_open;
     uint32_t n_prompt;
+    uint32_t n_cached; /* of the prompt, that need not run: choice 0's, when it began */
+    prefix_marks marks;
+    uint64_t *held; /* names of the ends that are held at its own end */
+    size_t n_held;
     uint32_t priority;         /* of its sequences */
     struct embedding *vectors; /* NULL: it has choices; see embedding.h */
     bool over;

@@ -134,7 +134,9 @@ static uint32_t play(rig *r, const char *words, const char *depths, bool backgro
 static bool is_held(rig *r, const char *words) {
     int32_t tokens[MAX_BLOCKS * BLOCK];
     write_text(tokens, words);
-    return prefix_cache_holds(r->cache, tokens, (uint32_t)strlen(words) * BLOCK, 0);
+    const prefix_end whole = {(uint32_t)strlen(words) * BLOCK, 1};
+    uint64_t name = 0;
+    return prefix_cache_list_held(r->cache, tokens, &whole, 1, &name) == 1;
 }
 
 static void a_hit_is_at_the_deepest_snapshot_before_the_last_token(void **state) {
@@ -284,21 +286,25 @@ static void what_an_interactive_chat_uses_is_no_background_work_s_any_more(void 
 static void names_of_what_is_gone_are_told_once(void **state) {
     (void)state;
     rig r;
-    open_cache(&r, SLOT);
-    int32_t tokens[2 * BLOCK];
-    write_text(tokens, "ab");
-    assert_false(prefix_cache_holds(r.cache, tokens, 2 * BLOCK, 7));
-    (void)play(&r, "ab", "2", false);
-    assert_true(prefix_cache_holds(r.cache, tokens, 2 * BLOCK, 7));
-    assert_true(prefix_cache_holds(r.cache, tokens, 2 * BLOCK, 7));
-    assert_true(prefix_cache_holds(r.cache, tokens, 2 * BLOCK, 8));
+    open_cache(&r, 2 * SLOT);
+    int32_t tokens[4 * BLOCK];
+    write_text(tokens, "abcd");
+    /* One ends in the middle of a block: it is held by what is before it. */
+    const prefix_end ends[] = {{9, 5}, {2 * BLOCK, 6}, {2 * BLOCK + 9, 7}, {4 * BLOCK, 8}};
     uint64_t names[4];
+    assert_int_equal(prefix_cache_list_held(r.cache, tokens, ends, 4, names), 0);
+    (void)play(&r, "abcd", "2", false);
+    assert_int_equal(prefix_cache_list_held(r.cache, tokens, ends, 4, names), 2);
+    assert_true(names[0] == 6 && names[1] == 7);
+    (void)play(&r, "abcd", "4", false);
+    assert_int_equal(prefix_cache_list_held(r.cache, tokens, ends, 4, names), 3);
+    assert_int_equal(prefix_cache_list_held(r.cache, tokens, ends, 4, names), 3);
     assert_int_equal(prefix_cache_take_lost(r.cache, names, 4), 0);
-    (void)play(&r, "cd", "2", false);
+    (void)play(&r, "xy", "2", false); /* in the place of "ab" */
     assert_int_equal(prefix_cache_take_lost(r.cache, names, 1), 1);
-    assert_int_equal(names[0], 8);
+    uint64_t first = names[0];
     assert_int_equal(prefix_cache_take_lost(r.cache, names, 4), 1);
-    assert_int_equal(names[0], 7);
+    assert_int_equal(first + names[0], 6 + 7);
     assert_int_equal(prefix_cache_take_lost(r.cache, names, 4), 0);
     close_cache(&r);
 }

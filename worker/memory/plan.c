@@ -126,6 +126,31 @@ static void experts_stay_on_disk(memory_plan *plan) {
     }
 }
 
+/* --- beginnings of prompts --- */
+
+enum { PREFIX_SHARE = 16, PREFIX_MAX_MIB = 4096 };
+
+/* A share that holds no two snapshots is of no use; so much is refused only as a wish. */
+static status plan_prefixes(memory_plan *plan, const model_config *c, const plan_request *r,
+                            error *err) {
+    uint64_t state = model_config_state_bytes(c), bytes = (uint64_t)r->prefix_ram_mib << 20;
+    if (r->prefix_ram_mib < 0) {
+        bytes = r->ram_bytes / PREFIX_SHARE;
+        if (bytes > (uint64_t)PREFIX_MAX_MIB << 20) bytes = (uint64_t)PREFIX_MAX_MIB << 20;
+        if (bytes < 2 * state) bytes = 0;
+    }
+    if (bytes == 0) return STATUS_OK;
+    if (bytes < state) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "prefix.ram_mib = %" PRId64 " holds no snapshot of %.1f MiB",
+                         r->prefix_ram_mib, (double)state / MIB);
+    }
+    plan->prefix_bytes = bytes;
+    char *note = add_line(plan, "prompt prefixes", PLAN_RAM, bytes);
+    (void)snprintf(note, NOTE_BYTES, "up to %" PRIu64 " snapshots, or pages", bytes / state);
+    return STATUS_OK;
+}
+
 /* --- the steps of the plan --- */
 
 static status plan_slots(memory_plan *plan, const model_config *c, const plan_request *r,
@@ -439,6 +464,8 @@ static status plan_cuda(memory_plan *plan, const model_config *c, const model_we
                          c->moe ? "; below one token's experts there is no use" : "");
     }
     add_cuda_host_lines(plan, c, w, r);
+    rc = plan_prefixes(plan, c, r, err);
+    if (rc != STATUS_OK) return rc;
     uint64_t reserve = c->moe ? plan_least_records(c) * cuda_record_bytes(w) : 0;
     rc = plan_parked(plan, c, r, reserve, err);
     if (rc != STATUS_OK) return rc;
@@ -471,6 +498,8 @@ status plan_make(memory_plan *out, const model_config *config, const model_weigh
     if (rc != STATUS_OK) return rc;
     if (request->backend == BACKEND_CUDA) return plan_cuda(out, config, weights, request, err);
     add_fixed_lines(out, config, weights, request);
+    rc = plan_prefixes(out, config, request, err);
+    if (rc != STATUS_OK) return rc;
     rc = plan_context(out, config, weights, request, err);
     uint64_t experts = 0, largest = 0;
     if (config->moe) expert_bytes(config, weights, &experts, &largest);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum { INTERACTIVE, BACKGROUND, N_CLASSES };
-enum { MAX_BLOCKS = 1 << 16, MAX_NAMES = 2, MAX_LOST = 512 };
+enum { MAX_BLOCKS = 1 << 16, MAX_NAMES = 4, MAX_LOST = 512 };
 
 typedef enum kind { PAGE_IN_PLACE, PAGE_IN_RAM, STATE_IN_RAM, N_KINDS } kind;
 
@@ -457,13 +457,22 @@ static void add_name(holding *h, uint64_t name) {
     h->names[0] = name;
 }
 
-bool prefix_cache_holds(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens,
-                        uint64_t name) {
-    uint32_t n = n_tokens / PREFIX_BLOCK_TOKENS, last = PREFIX_NONE;
-    (void)walk(c, tokens, n, &last);
-    if (n == 0 || last == PREFIX_NONE || block_at(c, last)->depth + 1 != n) return false;
-    if (name != 0) add_name(&c->held[last], name);
-    return true;
+size_t prefix_cache_list_held(prefix_cache *c, const int32_t *tokens, const prefix_end *ends,
+                              size_t n_ends, uint64_t *names) {
+    size_t e = 0, n = 0;
+    uint32_t at = PREFIX_NONE;
+    while (e < n_ends && ends[e].n_tokens < PREFIX_BLOCK_TOKENS)
+        e++;
+    for (uint32_t i = 0; e < n_ends; i++) {
+        at = prefix_index_child(c->index, at, tokens + (size_t)i * PREFIX_BLOCK_TOKENS);
+        if (at == PREFIX_NONE) break;
+        for (; e < n_ends && ends[e].n_tokens / PREFIX_BLOCK_TOKENS == i + 1; e++) {
+            if (!has_state(c, at)) continue;
+            add_name(&c->held[at], ends[e].name);
+            names[n++] = ends[e].name;
+        }
+    }
+    return n;
 }
 
 size_t prefix_cache_take_lost(prefix_cache *c, uint64_t *names, size_t cap) {
@@ -513,6 +522,16 @@ void prefix_cache_reclaim(prefix_cache *c, uint32_t n) {
     }
 }
 
+static uint32_t count_alone(const prefix_cache *c) {
+    uint32_t n = 0;
+    for (int class = 0; class < N_CLASSES; class ++) {
+        uint32_t id = c->lists[PAGE_IN_PLACE][class].oldest;
+        for (; id != PREFIX_NONE; id = c->held[id].links[PAGE_IN_PLACE].newer)
+            n += kv_pages_owners(c->pages, c->held[id].place) == 1;
+    }
+    return n;
+}
+
 void prefix_cache_read_stats(const prefix_cache *c, prefix_stats *out) {
     *out = (prefix_stats){.lookups = c->lookups,
                           .hits = c->hits,
@@ -522,5 +541,6 @@ void prefix_cache_read_stats(const prefix_cache *c, prefix_stats *out) {
                           .n_snapshots = ram_slots_in_use(c->ram_states),
                           .n_blocks =
                               prefix_index_capacity(c->index) - prefix_index_n_free(c->index),
-                          .n_in_place = c->n_in_place};
+                          .n_in_place = c->n_in_place,
+                          .n_alone = count_alone(c)};
 }

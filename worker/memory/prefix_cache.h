@@ -51,6 +51,7 @@ typedef struct prefix_stats {
     uint32_t n_snapshots;
     uint32_t n_blocks;
     uint32_t n_in_place; /* pages held where they lie */
+    uint32_t n_alone;    /* of them, that no sequence uses */
 } prefix_stats;
 
 status prefix_cache_open(prefix_cache **out, const prefix_params *params, error *err);
@@ -74,10 +75,17 @@ uint32_t prefix_cache_begin(prefix_cache *c, const int32_t *tokens, uint32_t n_t
 bool prefix_cache_keep(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens,
                        bool background, uint32_t state, const uint32_t *pages);
 
-/* Is there a snapshot exactly behind n_tokens?  If so, it goes by `name` too, and the name is
- * among the lost ones once it is gone; 0: no name. */
-bool prefix_cache_holds(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens,
-                        uint64_t name);
+/* A beginning that somebody else knows by a name, which is not 0. */
+typedef struct prefix_end {
+    uint32_t n_tokens;
+    uint64_t name;
+} prefix_end;
+
+/* The names of those of n_ends beginnings of the tokens (ascending) that are held: there is a
+ * snapshot in the block in which each ends, before that end.  It goes by the name from now on,
+ * which is among the lost ones once it is gone.  Returns how many stand in names. */
+size_t prefix_cache_list_held(prefix_cache *c, const int32_t *tokens, const prefix_end *ends,
+                              size_t n_ends, uint64_t *names);
 /* Names whose snapshots are gone, each once; more than a few hundred are not remembered. */
 size_t prefix_cache_take_lost(prefix_cache *c, uint64_t *names, size_t cap);
 

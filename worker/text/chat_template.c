@@ -216,6 +216,7 @@ static status add_system(render *r, const cJSON *tools) {
     }
     add_content(r, &c);
     prompt_add_literal(r->out, "<|im_end|>\n");
+    r->out->n_messages = has_system ? 1 : 0;
     prompt_add_bound(r->out, PROMPT_BOUND_MESSAGE);
 done:
     prompt_release(&c.text);
@@ -370,13 +371,14 @@ static status add_assistant(render *r, size_t index, const cJSON *message, conte
     bool blank = skip_blank(text, c->from, c->to) == c->to;
     rc = add_calls(r, index, get(message, "tool_calls"), !blank);
     prompt_add_literal(r->out, "<|im_end|>\n");
+    r->out->n_messages = index + 1;
     prompt_add_bound(r->out, PROMPT_BOUND_MESSAGE);
 done:
     prompt_release(&own.text);
     return rc;
 }
 
-static void add_tool_result(render *r, const cJSON *message, const content *c) {
+static void add_tool_result(render *r, size_t index, const cJSON *message, const content *c) {
     bool first = message == r->messages->child;
     if (!first && !has_role(message->prev, "tool"))
         prompt_add_literal(r->out, "<|im_start|>user");
@@ -385,6 +387,7 @@ static void add_tool_result(render *r, const cJSON *message, const content *c) {
     prompt_add_literal(r->out, "\n</tool_response>");
     if (message->next == NULL || !has_role(message->next, "tool")) {
         prompt_add_literal(r->out, "<|im_end|>\n");
+        r->out->n_messages = index + 1;
         prompt_add_bound(r->out, PROMPT_BOUND_MESSAGE);
     }
 }
@@ -399,11 +402,12 @@ static status add_message(render *r, size_t index, const cJSON *message, size_t 
         prompt_add_literal(r->out, "<|im_start|>user\n");
         add_content(r, &c);
         prompt_add_literal(r->out, "<|im_end|>\n");
+        r->out->n_messages = index + 1;
         prompt_add_bound(r->out, PROMPT_BOUND_MESSAGE);
     } else if (has_role(message, "assistant")) {
         rc = add_assistant(r, index, message, &c, index > last_query);
     } else if (has_role(message, "tool")) {
-        add_tool_result(r, message, &c);
+        add_tool_result(r, index, message, &c);
     } else {
         rc = refuse(r, index, "Unexpected message role.");
     }

@@ -59,5 +59,5 @@ void prompt_add_bound(prompt *p, prompt_bound_kind kind) {
         return;
     }
     p->bounds = items;
-    p->bounds[p->n_bounds++] = (prompt_bound){p->text.length, kind, 0};
+    p->bounds[p->n_bounds++] = (prompt_bound){p->text.length, kind, p->n_messages, 0};
 }

@@ -28,7 +28,8 @@ typedef enum prompt_bound_kind {
 typedef struct prompt_bound {
     size_t at; /* byte offset in the text */
     prompt_bound_kind kind;
-    size_t n_tokens; /* before it; set by tokenizer_encode_prompt() */
+    size_t n_messages; /* of the request, that end before it */
+    size_t n_tokens;   /* before it; set by tokenizer_encode_prompt() */
 } prompt_bound;
 
 typedef struct prompt {
@@ -37,6 +38,7 @@ typedef struct prompt {
     size_t n_spans, cap_spans;
     prompt_bound *bounds; /* ascending; always between two tokens */
     size_t n_bounds, cap_bounds;
+    size_t n_messages;   /* rendered so far: the renderer counts them */
     bool opens_thinking; /* ends inside <think>: the answer begins as reasoning */
 } prompt;
 
