@@ -16,7 +16,8 @@ enum {
     RUN_TEXT = 8192,
     RUN_RESULT = 65536,
     RUN_IDS = 2048,
-    RUN_ERROR = 512
+    RUN_ERROR = 512,
+    RUN_MAX_HELD = 64
 };
 
 typedef struct run_choice {
@@ -32,7 +33,8 @@ typedef struct run_answer {
     run_choice choices[RUN_MAX_CHOICES];
     uint64_t n_messages;
     bool done, failed, retryable;
-    wire_done usage;
+    wire_done usage; /* its pointers are those below */
+    uint64_t held[RUN_MAX_HELD];
     char result[RUN_RESULT];
     uint64_t http_status;
     char code[64], param[128], error[RUN_ERROR];
@@ -85,6 +87,10 @@ static inline void run_tokens(void *context, const wire_tokens *t) {
 static inline void run_done(void *context, const wire_done *d) {
     run_answer *a = run_answer_of(context, d->request);
     a->usage = *d;
+    assert_true(d->n_boundaries <= RUN_MAX_HELD);
+    if (d->n_boundaries > 0)
+        memcpy(a->held, d->boundaries, d->n_boundaries * sizeof *d->boundaries);
+    a->usage.boundaries = a->held;
     run_copy(a->result, RUN_RESULT, d->result);
     a->done = true;
     assert_int_equal(d->number, a->n_messages);

@@ -373,6 +373,7 @@ static status make_params(const bench_options *o, engine_params *out, extras *x,
     x->state_bytes_per_token = 2.0 * (double)model_config_state_bytes(&geometry);
     rc = options_engine_params(&o->common, plan_n_experts(&geometry), out, err);
     if (rc != STATUS_OK) return rc;
+    if (out->prefix_ram_mib < 0) out->prefix_ram_mib = 0; /* every prompt runs whole */
     x->bandwidth_gb_per_s = out->backend == BACKEND_CUDA ? (double)o->bandwidth : 0;
     if (out->backend == BACKEND_CUDA && o->bandwidth == 0)
         (void)backend_cuda_bandwidth(&x->bandwidth_gb_per_s, NULL); /* then there is no floor */

@@ -101,6 +101,7 @@ static status read_input(const generate_options *o, engine_params *params, json_
     rc = model_config_read(&geometry, file, err);
     if (rc == STATUS_OK) {
         rc = options_engine_params(&o->common, plan_n_experts(&geometry), params, err);
+        if (params->prefix_ram_mib < 0) params->prefix_ram_mib = 0; /* one prompt alone */
     }
     if (rc == STATUS_OK && o->ids != NULL) {
         rc = copy_ids(o->ids, ids, err);

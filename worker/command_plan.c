@@ -42,6 +42,7 @@ static status print_plan(const model_options *o, error *err) {
         .park_bytes = params.park_mib < 0 ? -1 : params.park_mib << 20,
         .ram_bytes = params.ram_mib > 0 ? params.ram_mib << 20 : host_ram_available_bytes(),
         .backend = params.backend,
+        .prefix_ram_mib = params.prefix_ram_mib,
     };
     rc = plan_vram_budget(&request, params.vram_mib, err);
     if (rc != STATUS_OK) goto done;

@@ -480,8 +480,8 @@ static status plan_cuda(memory_plan *plan, const model_config *c, const model_we
     return STATUS_OK;
 }
 
-status plan_make(memory_plan *out, const model_config *config, const model_weights *weights,
-                 const plan_request *request, error *err) {
+static status make(memory_plan *out, const model_config *config, const model_weights *weights,
+                   const plan_request *request, error *err) {
     memset(out, 0, sizeof *out);
     if (request->n_sequences == 0 || request->n_sequences > 4096) {
         return error_set(err, STATUS_BAD_INPUT, "sequences = %u is not in 1..4096",
@@ -510,6 +510,15 @@ status plan_make(memory_plan *out, const model_config *config, const model_weigh
     if (rc != STATUS_OK) return rc;
     out->needed_bytes = needed_bytes(out);
     return STATUS_OK;
+}
+
+status plan_make(memory_plan *out, const model_config *config, const model_weights *weights,
+                 const plan_request *request, error *err) {
+    status rc = make(out, config, weights, request, err);
+    if (rc != STATUS_NO_MEMORY || request->prefix_ram_mib >= 0) return rc;
+    plan_request without = *request; /* a share of RAM is taken only where it is spare */
+    without.prefix_ram_mib = 0;
+    return make(out, config, weights, &without, err);
 }
 
 size_t plan_print(const memory_plan *plan, char *out, size_t cap) {
