@@ -32,7 +32,7 @@ struct engine {
     tokenizer *vocab;
     token_trie *trie;
     memory_plan plan;
-    char plan_text[2048];
+    char plan_text[4096];
     char warnings[ENGINE_MAX_WARNINGS][CHAT_WARNING_SIZE];
     size_t n_warnings;
     model *model;
