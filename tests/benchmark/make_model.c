@@ -1,11 +1,12 @@
 /* make_model.c - writes random Qwen3.5 models, byte for byte by the parameters.
  *
- *   make_model --params JSON --out FILE [--threads N]
+ *   make_model --params JSON --out FILE [--threads N] [--values yes|no]
  *
  * make_model.md says what the bytes are.  The layout comes first, so every chunk
  * of the file has a known place; threads take chunks by an atomic counter and
  * write them with pwrite().  The file has a temporary name until it is whole; a
- * failure (a full disk too) and SIGINT or SIGTERM remove it.
+ * failure (a full disk too) and SIGINT or SIGTERM remove it.  Without values the tensors are a
+ * hole that takes no room: for what reads no more than the header.
  *
  * Threads: main, and N - 1 that run write_chunks() beside it.
  */
@@ -129,11 +130,12 @@ static void run_threads(job *j, int n_threads) {
         (void)pthread_join(threads[i], NULL);
 }
 
+/* n_threads 0: the tensors' values are left out. */
 static status write_model(int fd, const char *path, const made_params *p, const made_layout *l,
                           int n_threads, error *err) {
     uint64_t n_bytes = l->head_bytes + l->data_bytes;
     /* Reserving the room finds a full disk now; where a file system cannot, go on. */
-    int failure = fallocate(fd, 0, 0, (off_t)n_bytes) == 0 ? 0 : errno;
+    int failure = n_threads == 0 || fallocate(fd, 0, 0, (off_t)n_bytes) == 0 ? 0 : errno;
     if (failure == EOPNOTSUPP || failure == ENOSYS) failure = 0;
     if (failure == 0 && ftruncate(fd, (off_t)n_bytes) != 0) failure = errno;
     if (failure == 0) failure = write_all(fd, l->head, l->head_bytes, 0);
@@ -141,6 +143,7 @@ static status write_model(int fd, const char *path, const made_params *p, const 
         return error_set_errno(err, STATUS_IO, failure, "%s: cannot write %" PRIu64 " bytes",
                                path, n_bytes);
     }
+    if (n_threads == 0) return STATUS_OK;
     job j = {.fd = fd, .layout = l};
     status rc = plan_job(&j, p, err);
     if (rc == STATUS_OK) {
@@ -203,6 +206,7 @@ typedef struct arguments {
     const char *params;
     const char *out;
     int n_threads;
+    bool no_values;
 } arguments;
 
 static int usable_cores(void) {
@@ -224,7 +228,7 @@ static status read_threads(const char *text, int *out, error *err) {
 }
 
 static status read_arguments(arguments *a, int argc, char *argv[], error *err) {
-    *a = (arguments){NULL, NULL, usable_cores()};
+    *a = (arguments){.n_threads = usable_cores()};
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (value == NULL) {
@@ -237,13 +241,16 @@ static status read_arguments(arguments *a, int argc, char *argv[], error *err) {
             a->out = value;
         else if (strcmp(argv[i], "--threads") == 0)
             rc = read_threads(value, &a->n_threads, err);
+        else if (strcmp(argv[i], "--values") == 0)
+            a->no_values = strcmp(value, "no") == 0;
         else
             rc = error_set(err, STATUS_BAD_INPUT, "%s: unknown flag", argv[i]);
         if (rc != STATUS_OK) return rc;
     }
     if (a->params != NULL && a->out != NULL) return STATUS_OK;
     return error_set(err, STATUS_BAD_INPUT,
-                     "usage: make_model --params JSON --out FILE [--threads N]");
+                     "usage: make_model --params JSON --out FILE [--threads N] "
+                     "[--values yes|no]");
 }
 
 int main(int argc, char *argv[]) {
@@ -258,7 +265,7 @@ int main(int argc, char *argv[]) {
     status rc = made_params_read(&params, a.params, &err);
     if (rc == STATUS_OK) rc = made_layout_init(&layout, &params, &err);
     if (rc == STATUS_OK) {
-        rc = make_file(a.out, &params, &layout, a.n_threads, &err);
+        rc = make_file(a.out, &params, &layout, a.no_values ? 0 : a.n_threads, &err);
         if (rc == STATUS_OK) {
             (void)printf("%s: %" PRIu64 " bytes, %zu tensors\n", a.out,
                          layout.head_bytes + layout.data_bytes, layout.n_tensors);

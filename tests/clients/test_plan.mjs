@@ -1,0 +1,55 @@
+// test_plan.mjs - `siliceo-worker plan` of the 35B shape on the rtx2070 profile: what long contexts
+// take, to the byte, and what does not fit.  The file is a header over a hole, so nothing is read.
+import assert from 'node:assert/strict';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import { finish, program, temporaryFolder, test } from './fleet.mjs';
+
+const model = join(temporaryFolder(), '35b-a3b.gguf');
+const cardMib = 7782; // of the profile
+const pageBytes = { f16: 64 * 20480, q8: 64 * 10880, q4: 64 * 6400 }; // 10 layers, 2 heads of 256, keys and values
+execFileSync(program('make_model'), ['--params', '{"preset":"35b-a3b"}', '--out', model, '--values', 'no']);
+
+function plan(kv, ctx, ...more) {
+    return spawnSync(program('siliceo-worker'), ['plan', '--model', model, '--profile', 'rtx2070', '--ram-mib', '32768', '--ctx', ctx, '--kv', kv, ...more]
+        .map(String), { encoding: 'utf8' });
+}
+function mib(text, part, place) {
+    const line = text.split('\n').find((l) => l.startsWith(part) && (!place || l.includes(` ${place} `)));
+    assert.ok(line, `no line '${part}' in\n${text}`);
+    return +/([\d.]+) MiB/.exec(line)[1];
+}
+
+// Contexts that leave the profile its 2,750 slots.
+for (const [kv, ctx] of [['f16', 16384], ['q8', 32768], ['q4', 32768], ['q4', 65536]]) {
+    await test(`${ctx} tokens of ${kv} fit beside 2750 slots`, () => {
+        const { status, stdout, stderr } = plan(kv, ctx);
+        assert.equal(status, 0, stderr);
+        console.log(stdout);
+        assert.match(stdout, /2750 slots of 2039808 bytes/);
+        assert.match(stdout, new RegExp(`context ${ctx} tokens, 1 sequences`));
+        assert.match(stdout, new RegExp(`${ctx / 64} of 64 tokens, ${pageBytes[kv]} bytes`));
+        assert.equal(mib(stdout, 'KV pages', 'vram'), +(ctx / 64 * pageBytes[kv] / 2 ** 20).toFixed(1));
+        const parts = stdout.split('\n').filter((l) => / vram {2}/.test(l)).map((l) => +/([\d.]+) MiB/.exec(l)[1]);
+        const sum = parts.reduce((a, b) => a + b);
+        assert.ok(Math.abs(sum - mib(stdout, 'needed of VRAM')) < 0.1 * parts.length, `parts add up to ${sum}`);
+        assert.ok(sum <= cardMib);
+    });
+}
+await test('what does not fit is refused with both sizes, and fits with the slots left open', () => {
+    const { status, stderr } = plan('q8', 131072);
+    assert.equal(status, 1);
+    assert.match(stderr, /VRAM: \d+ MiB are needed with 2750 expert slots, 7782 MiB may be used/);
+    const open = plan('q8', 131072, '--slots', 'auto');
+    assert.equal(open.status, 0, open.stderr);
+    const slots = +/(\d+) slots of/.exec(open.stdout)[1];
+    assert.ok(slots >= 320 && slots < 2750, `${slots} slots`);
+    assert.ok(mib(open.stdout, 'needed of VRAM') <= cardMib);
+});
+await test('more than the model was trained for is refused', () => {
+    const { status, stderr } = plan('q4', 1 << 20);
+    assert.equal(status, 1);
+    assert.match(stderr, /ctx = 1048576 is more than the 262144 tokens the model was trained for/);
+});
+
+finish();
