@@ -206,11 +206,6 @@ static void cpu_page_load(backend *base, uint32_t page, const void *bytes) {
     memcpy(b->pages + page * b->page_bytes, bytes, b->page_bytes);
 }
 
-static void cpu_forget_experts(backend *base) {
-    const cpu_experts *x = &((const backend_cpu *)base)->experts;
-    if (x->cache != NULL) expert_cache_clear(x->cache);
-}
-
 static void cpu_read_stats(const backend *base, model_stats *out) {
     const cpu_experts *x = &((const backend_cpu *)base)->experts;
     out->expert_lookups = x->lookups;

@@ -167,6 +167,7 @@ void cpu_expert_layer(backend *base, const layer_weights *layer, uint32_t layer_
                       input_forms forms, input_forms shared_forms);
 
 status cpu_experts_init(backend_cpu *b, const model_weights *w, error *err);
+void cpu_forget_experts(backend *base);
 void cpu_experts_release(backend_cpu *b);
 
 #endif

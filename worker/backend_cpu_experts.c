@@ -100,6 +100,21 @@ static const unsigned char *fetch(cpu_experts *x, uint32_t layer, uint32_t exper
     return record;
 }
 
+/* For tests: nobody may still read what the cache has given away, or never got. */
+static void poison_slots(const backend_cpu *b, size_t n) {
+    const cpu_experts *x = &b->experts;
+    for (size_t i = 0; i < n && b->params.poison; i++)
+        memset(slot_at(x, x->inserts[i].slot), 0xFF, x->slot_bytes);
+}
+
+void cpu_forget_experts(backend *base) {
+    const backend_cpu *b = (const backend_cpu *)base;
+    const cpu_experts *x = &b->experts;
+    if (x->cache != NULL) expert_cache_clear(x->cache);
+    if (b->params.poison && x->arena != NULL)
+        memset(x->arena, 0xFF, b->params.n_slots * x->slot_bytes);
+}
+
 static void fill_slot(cpu_experts *x, const layer_weights *l, uint32_t layer,
                       const expert_insert *insert) {
     unsigned char *at = slot_at(x, insert->slot);
@@ -120,8 +135,10 @@ static void fill_slot(cpu_experts *x, const layer_weights *l, uint32_t layer,
 }
 
 /* Bring in as many misses as the cap allows; the rest is computed where it lies. */
-static void fill_slots(cpu_experts *x, const layer_weights *l, uint32_t layer_index) {
+static void fill_slots(backend_cpu *b, const layer_weights *l, uint32_t layer_index) {
+    cpu_experts *x = &b->experts;
     size_t n = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
+    poison_slots(b, n);
     for (size_t i = 0; i < n; i++) {
         fill_slot(x, l, layer_index, &x->inserts[i]);
         if (x->failed)
@@ -157,7 +174,7 @@ static void find_experts(backend_cpu *b, const layer_weights *l, uint32_t layer_
         expert_cache_layer(x->cache, layer_index, x->active, x->n_active, x->counts, x->slots);
     }
     if (x->host != NULL) begin_reads(x, layer_index);
-    if (x->cache != NULL) fill_slots(x, l, layer_index);
+    if (x->cache != NULL) fill_slots(b, l, layer_index);
     for (size_t i = 0; i < x->n_active; i++) {
         int32_t e = x->active[i], slot = EXPERT_MISS;
         if (x->cache != NULL) slot = expert_cache_find(x->cache, layer_index, (uint32_t)e);
@@ -288,6 +305,7 @@ static status init_slots(backend_cpu *b, const model_weights *w, error *err) {
                          "cpu backend: no memory for %u expert slots of %zu bytes", n_slots,
                          x->slot_bytes);
     }
+    cpu_forget_experts(&b->base);
     return STATUS_OK;
 }
 

@@ -52,6 +52,7 @@ typedef struct engine_params {
     uint64_t ram_mib;    /* 0: measured */
     uint32_t n_loaders;  /* threads that read experts from disk; 0: as many as usual */
     const char *profile; /* name for the records */
+    bool poison;         /* tests: what is free is filled with NaN, see engine_poison.c */
     bool nfc;            /* normalise message text; llama.cpp does not */
     uint64_t seed;       /* for requests without one */
     budget_settings budgets;

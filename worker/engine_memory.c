@@ -39,5 +39,6 @@ static void copy(void *context, const sequence *from, const sequence *to, uint32
 }
 
 scheduler_memory engine_memory_hooks(engine *e) {
-    return (scheduler_memory){e, park, unpark, forget, copy};
+    return (scheduler_memory){e,      park, unpark,
+                              forget, copy, e->params.poison ? engine_poison_states : NULL};
 }

@@ -76,6 +76,7 @@ static status open_model(engine *e, error *err) {
         .lane = e->params.lane,
         .inserts_per_layer = e->params.inserts_per_layer,
         .no_graphs = e->params.no_graphs,
+        .poison = e->params.poison,
     };
     status rc = model_open(&e->model, e->file, &p, err);
     if (rc != STATUS_OK) return rc;
@@ -271,6 +272,8 @@ status engine_open(engine **out, const engine_params *params, const engine_sink 
     progress(e, 950, "warming up");
     rc = warm_up(e, err);
     if (rc != STATUS_OK) goto fail;
+    rc = engine_poison_begin(e, err);
+    if (rc != STATUS_OK) goto fail;
     model_read_stats(e->model, &e->before);
     progress(e, 1000, "ready");
     *out = e;
@@ -288,6 +291,7 @@ void engine_close(engine *e) {
         if (!r->over) engine_end_request(e, r, &closing);
     }
     engine_sweep(e);
+    free(e->poison);
     free(e->masked);
     free(e->best);
     free(e->fork_row);

@@ -6,6 +6,7 @@
  *   engine_vectors.c  the same for inputs of vector requests
  *   engine_memory.c   sequences give up what they hold, and get it back
  *   engine_prefix.c   what prompts have in common need not run again
+ *   engine_poison.c   tests have what nobody owns filled with NaN
  *   engine_figures.c  what others want to know of it, and its own measurement
  *
  * Private to those.  Thread: engine.
@@ -55,7 +56,8 @@ struct engine {
     float *raw_row;   /* a row as the model gave it, for log probabilities */
     float *fork_row;  /* a row of a prompt, for the next of its choices */
     sampler_scratch *scratch;
-    int32_t *masked; /* see make_masks() */
+    unsigned char *poison; /* a page or a state of NaN, where tests ask for it */
+    int32_t *masked;       /* see make_masks() */
     size_t n_masked, n_masked_with_ends, n_masked_to_speak;
     model_stats before;
     engine_rates rates;
@@ -71,6 +73,8 @@ request_fault engine_fault(uint32_t http_status, const char *code, bool retryabl
                            const char *text);
 void engine_end_late_requests(engine *e, uint64_t now_ns);
 scheduler_memory engine_memory_hooks(engine *e);
+status engine_poison_begin(engine *e, error *err);
+void engine_poison_states(void *context, const sequence *who);
 
 /* Open e->prefixes, if the plan has room for it, and put its functions into hooks. */
 status engine_open_prefixes(engine *e, scheduler_cache *hooks, error *err);

@@ -121,6 +121,7 @@ static void give_up_memory(scheduler *s, sequence *who) {
     for (uint32_t i = 0; i < who->n_pages; i++)
         kv_pages_release(s->pages, who->pages[i]);
     who->n_pages = 0;
+    if (s->params.memory.leave != NULL) s->params.memory.leave(s->params.memory.context, who);
     s->free_groups[s->n_free_groups++] = who->group;
     who->n_states = 0;
 }

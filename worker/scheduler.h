@@ -49,6 +49,8 @@ typedef struct scheduler_memory {
     /* Copy the state of from, and from_page to to_page unless they are the same. */
     void (*copy)(void *context, const sequence *from, const sequence *to, uint32_t from_page,
                  uint32_t to_page);
+    /* who gives back its states, which are the next one's at once. */
+    void (*leave)(void *context, const sequence *who);
 } scheduler_memory;
 
 /* Who remembers prompts.  Pages that it holds are shared with kv_pages_share() and given

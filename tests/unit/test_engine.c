@@ -246,6 +246,32 @@ static void a_prompt_beyond_the_context_is_refused_with_both_numbers(void **stat
     }
 }
 
+/* A completion's prompt is text or ids; neither is cut. */
+static void a_completion_beyond_the_context_is_refused_with_both_numbers(void **state) {
+    (void)state;
+    json_text text = {0}, ids = {0};
+    for (int i = 0; i < 1500; i++) {
+        json_text_format(&text, "%s", i == 0 ? "{\"prompt\":\"word" : " word");
+        json_text_format(&ids, "%s", i == 0 ? "{\"prompt\":[7" : ",7");
+    }
+    json_text_format(&text, "\"}");
+    json_text_format(&ids, "]}");
+    const json_text *const cases[] = {&text, &ids};
+    const char *const lengths[] = {"prompt has ", "prompt has 1500;"};
+    for (int i = 0; i < 2; i++) {
+        assert_false(cases[i]->failed);
+        const run_answer *a = run_one(&shared, WIRE_COMPLETION, cases[i]->bytes);
+        assert_true(a->failed);
+        assert_int_equal(a->http_status, 400);
+        assert_string_equal(a->code, "context_length_exceeded");
+        assert_string_equal(a->param, "prompt");
+        assert_non_null(strstr(a->error, lengths[i]));
+        assert_non_null(strstr(a->error, "1024"));
+    }
+    json_text_release(&text);
+    json_text_release(&ids);
+}
+
 static void generation_ends_by_length_at_its_limit_or_the_contexts(void **state) {
     (void)state;
     const run_answer *a = run_one(&shared, WIRE_CHAT, STORY ",\"max_tokens\":5}");
@@ -698,6 +724,7 @@ int main(void) {
         cmocka_unit_test(a_cancelled_request_ends_at_once_and_harms_nobody),
         cmocka_unit_test(a_wrong_body_is_an_error_with_its_field),
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused_with_both_numbers),
+        cmocka_unit_test(a_completion_beyond_the_context_is_refused_with_both_numbers),
         cmocka_unit_test(generation_ends_by_length_at_its_limit_or_the_contexts),
         cmocka_unit_test(a_deadline_ends_a_request_wherever_it_is),
         cmocka_unit_test(the_same_seed_gives_the_same_text_in_any_company),

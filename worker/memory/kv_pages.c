@@ -7,6 +7,8 @@ struct kv_pages {
     uint32_t n_free;
     uint32_t *free_pages;
     uint32_t *owners;
+    void (*on_free)(void *context, uint32_t page);
+    void *context;
 };
 
 status kv_pages_new(kv_pages **out, uint32_t n_pages, error *err) {
@@ -50,7 +52,14 @@ void kv_pages_share(kv_pages *pages, uint32_t page) {
 void kv_pages_release(kv_pages *pages, uint32_t page) {
     CHECK(page < pages->n_pages && pages->owners[page] > 0);
     pages->owners[page]--;
-    if (pages->owners[page] == 0) pages->free_pages[pages->n_free++] = page;
+    if (pages->owners[page] > 0) return;
+    if (pages->on_free != NULL) pages->on_free(pages->context, page);
+    pages->free_pages[pages->n_free++] = page;
+}
+
+void kv_pages_watch(kv_pages *pages, void (*fn)(void *context, uint32_t page), void *context) {
+    pages->on_free = fn;
+    pages->context = context;
 }
 
 uint32_t kv_pages_owners(const kv_pages *pages, uint32_t page) {

@@ -20,6 +20,8 @@ void kv_pages_free(kv_pages *pages);
 bool kv_pages_take(kv_pages *pages, uint32_t *page);
 void kv_pages_share(kv_pages *pages, uint32_t page);   /* one owner more */
 void kv_pages_release(kv_pages *pages, uint32_t page); /* one less; free at 0 */
+/* From now on fn is told of every page that nobody owns any more, before it can be taken. */
+void kv_pages_watch(kv_pages *pages, void (*fn)(void *context, uint32_t page), void *context);
 uint32_t kv_pages_owners(const kv_pages *pages, uint32_t page);
 uint32_t kv_pages_available(const kv_pages *pages);
 uint32_t kv_pages_total(const kv_pages *pages);

@@ -60,7 +60,8 @@ typedef struct model_params {
     cpu_lane lane;
     bool pin_experts;           /* cuda: keep every expert's record in pinned RAM */
     uint32_t inserts_per_layer; /* cap of experts brought into slots a layer and step */
-    bool no_graphs;             /* cuda: launch every kernel of every step by itself */
+    bool poison;    /* tests, cpu: slots are filled with NaN before others use them */
+    bool no_graphs; /* cuda: launch every kernel of every step by itself */
     /* Records of experts kept in RAM above the disk; 0: the page cache does it (cpu). */
     uint32_t host_records;
     uint32_t n_loaders; /* threads that read from disk; 0: as many as usual */
