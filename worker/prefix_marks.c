@@ -83,7 +83,7 @@ status prefix_marks_of_chat(prefix_marks *m, const prompt *p, size_t n_tokens,
                             error *err) {
     if (!rule->on || p->n_bounds == 0) return STATUS_OK;
     (void)add_stop(m, p->bounds[p->n_bounds - 1].n_tokens, 0);
-    (void)add_stop(m, place_of(p, 0), LEAST_GAP);
+    (void)add_stop(m, place_of(p, 0), 0);
     add_messages(m, p);
     add_regular(m, n_tokens, rule);
     return name_ends(m, p, names, n_names, err);

@@ -4,8 +4,8 @@
  * leave out old deliberation, as far as an assistant's header; and no further than whole blocks
  * (see prefix_index.h), so each place is rounded down to one.  Stops are, as there is room:
  * before the answer; behind the system's message; behind the last few messages; and every so
- * many tokens.  Stops that are close to another are left out: running a few hundred tokens
- * again costs less than a step and a snapshot.
+ * many tokens.  Of the latter two, those that are close to another are left out: running a few
+ * hundred tokens again costs less than a step and a snapshot.
  *
  * A message that an assistant follows ends, here, behind that assistant's header.
  * Plain data; any thread.

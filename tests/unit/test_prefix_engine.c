@@ -1,0 +1,390 @@
+/* test_prefix_engine.c - an engine that remembers prompts answers as one that does not.
+ *
+ * Two engines on the demo model get the same conversations, turn by turn: their ids must be
+ * equal whatever was skipped, and what was skipped is what the cache can have held.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/json.h"
+#include "tests/engine_run.h"
+#include "worker/model/model.h"
+#include <stdio.h>
+
+enum { N_CHATS = 6, BLOCK = MODEL_CHUNK_TOKENS, MIB = 1 << 20 };
+
+static engine_run plain;
+static cJSON *chats[N_CHATS]; /* of the corpus, the longest of its first ones */
+
+static int open_all(void **state) {
+    (void)state;
+    engine_params params = run_params();
+    run_open(&plain, &params);
+    FILE *f = fopen("tests/golden/data/conversations.jsonl", "r");
+    char *line = NULL;
+    size_t cap = 0, n = 0;
+    assert_non_null(f);
+    while (n < N_CHATS && getline(&line, &cap, f) > 0) {
+        cJSON *chat = cJSON_Parse(line);
+        cJSON *messages = cJSON_DetachItemFromObject(chat, "messages");
+        cJSON_Delete(chat);
+        if (cJSON_GetArraySize(messages) >= 6) {
+            chats[n++] = messages;
+        } else {
+            cJSON_Delete(messages);
+        }
+    }
+    assert_int_equal(n, N_CHATS);
+    free(line);
+    (void)fclose(f);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (int i = 0; i < N_CHATS; i++)
+        cJSON_Delete(chats[i]);
+    run_close(&plain);
+    return 0;
+}
+
+/* --- requests --- */
+
+typedef struct ask {
+    const cJSON *chat;
+    int n_messages;     /* the first so many */
+    const char *system; /* before them; NULL: none but theirs */
+    const char *first;  /* instead of what the first user said */
+    const char *more;   /* fields of the request: `,"n":2` */
+    bool background;
+} ask;
+
+static const char LONG_SYSTEM[] =
+    "You are the assistant of a small library at the harbour. The library opens at nine and "
+    "closes at six, on Sundays at one. Readers may take five books for three weeks. Maps and "
+    "newspapers stay in the house. The garden has a table with two chairs under the old tree. "
+    "Answer in one sentence, name the shelf where a book stands, and never promise what the "
+    "library does not have. The red shelf holds stories, the blue shelf holds history, the "
+    "green shelf holds plants and animals, and the white shelf holds everything about numbers.";
+
+static char *write_body(const ask *a) {
+    cJSON *root = cJSON_CreateObject(), *messages = cJSON_AddArrayToObject(root, "messages");
+    if (a->system != NULL) {
+        cJSON *m = cJSON_CreateObject();
+        cJSON_AddStringToObject(m, "role", "system");
+        cJSON_AddStringToObject(m, "content", a->system);
+        cJSON_AddItemToArray(messages, m);
+    }
+    const char *first = a->first;
+    for (int i = 0; i < a->n_messages; i++) {
+        cJSON *m = cJSON_Duplicate(cJSON_GetArrayItem(a->chat, i), true);
+        const char *role = cJSON_GetStringValue(cJSON_GetObjectItem(m, "role"));
+        if (a->system != NULL && strcmp(role, "system") == 0) {
+            cJSON_Delete(m);
+            continue;
+        }
+        if (first != NULL && strcmp(role, "user") == 0) {
+            cJSON_ReplaceItemInObject(m, "content", cJSON_CreateString(first));
+            first = NULL;
+        }
+        cJSON_AddItemToArray(messages, m);
+    }
+    char *text = cJSON_PrintUnformatted(root);
+    size_t n = strlen(text), more = a->more != NULL ? strlen(a->more) : 0;
+    char *body = malloc(n + more + 64);
+    assert_non_null(body);
+    (void)sprintf(body, "%.*s,\"temperature\":0,\"max_tokens\":12%s}", (int)n - 1, text,
+                  a->more != NULL ? a->more : "");
+    free(text);
+    cJSON_Delete(root);
+    return body;
+}
+
+static uint64_t names[RUN_MAX_HELD];
+
+/* Submit it as request 0, with a name for each message's end. */
+static void submit(engine_run *r, const ask *a, const wire_resume *resume) {
+    char *body = write_body(a);
+    wire_submit s = {.kind = WIRE_CHAT,
+                     .body = wire_text(body, strlen(body)),
+                     .priority = a->background,
+                     .boundaries = names,
+                     .n_boundaries = (size_t)a->n_messages};
+    cJSON *first = cJSON_GetArrayItem(a->chat, 0);
+    bool adds = a->system != NULL &&
+                strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(first, "role")), "system") != 0;
+    s.n_boundaries += adds ? 1 : 0;
+    for (size_t i = 0; i < RUN_MAX_HELD; i++)
+        names[i] = 1000 + i;
+    if (resume != NULL) s.resume = *resume;
+    run_forget(r);
+    run_submit_wire(r, &s);
+    free(body);
+}
+
+static void assert_same(const run_answer *a, const run_answer *b) {
+    assert_true(a->done && b->done);
+    assert_int_equal(a->usage.prompt_tokens, b->usage.prompt_tokens);
+    for (int i = 0; i < RUN_MAX_CHOICES; i++) {
+        assert_int_equal(a->choices[i].n_ids, b->choices[i].n_ids);
+        assert_memory_equal(a->choices[i].ids, b->choices[i].ids,
+                            a->choices[i].n_ids * sizeof(int32_t));
+        assert_string_equal(a->choices[i].content, b->choices[i].content);
+    }
+}
+
+/* Both engines answer alike; the tokens that the one skipped. */
+static uint64_t both(engine_run *r, const ask *a) {
+    submit(&plain, a, NULL);
+    run_all(&plain);
+    submit(r, a, NULL);
+    run_all(r);
+    assert_same(&plain.answers[0], &r->answers[0]);
+    assert_int_equal(plain.answers[0].usage.cached_tokens, 0);
+    uint64_t cached = r->answers[0].usage.cached_tokens;
+    assert_int_equal(cached % BLOCK, 0);
+    assert_true(cached < r->answers[0].usage.prompt_tokens);
+    return cached;
+}
+
+static void open_cached(engine_run *r, uint32_t n_context, uint32_t n_sequences,
+                        int64_t ram_mib) {
+    engine_params params = run_params();
+    params.n_context = n_context;
+    params.n_sequences = n_sequences;
+    params.prefix_ram_mib = ram_mib;
+    run_open(r, &params);
+}
+
+static bool holds(const engine_run *r, size_t message) {
+    const wire_done *d = &r->answers[0].usage;
+    for (size_t i = 0; i < d->n_boundaries; i++) {
+        if (d->boundaries[i] == 1000 + message) return true;
+    }
+    return false;
+}
+
+/* --- tests --- */
+
+static void every_next_turn_goes_on_from_the_last_one(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 1024, 4, 64);
+    uint64_t skipped = 0, all = 0;
+    for (int i = 0; i < 3; i++) {
+        uint64_t before = 0;
+        int n_messages = cJSON_GetArraySize(chats[i]);
+        for (int n = 2; n <= n_messages && n <= 8; n += 2) {
+            const ask a = {.chat = chats[i], .n_messages = n, .system = LONG_SYSTEM};
+            uint64_t cached = both(&r, &a);
+            /* As far as the header before the last answer, and the system for a stranger. */
+            assert_true(cached >= before);
+            if (i > 0 || n > 2) assert_true(cached >= BLOCK);
+            assert_true(holds(&r, (size_t)n - 1)); /* what the user said last */
+            assert_true(holds(&r, 0));
+            before = (r.answers[0].usage.prompt_tokens - 4) / BLOCK * BLOCK;
+            skipped += cached;
+            all += r.answers[0].usage.prompt_tokens;
+        }
+    }
+    assert_true(2 * skipped > all);
+    engine_stats stats;
+    engine_read_stats(r.e, &stats);
+    assert_int_equal(stats.prefixes.hit_tokens, skipped);
+    run_close(&r);
+}
+
+static void what_was_said_again_is_skipped_but_for_its_end(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 1024, 4, 64);
+    const ask a = {.chat = chats[0], .n_messages = 2, .system = LONG_SYSTEM};
+    assert_int_equal(both(&r, &a), 0);
+    uint64_t cached = both(&r, &a);
+    assert_true(cached + BLOCK + 4 >= r.answers[0].usage.prompt_tokens);
+    run_close(&r);
+}
+
+static void other_beginnings_are_other_texts(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 1024, 4, 64);
+    ask a = {.chat = chats[1], .n_messages = 4, .system = LONG_SYSTEM};
+    assert_int_equal(both(&r, &a), 0);
+    uint64_t again = both(&r, &a);
+    ask edited = a; /* an earlier turn, edited: what is before it is held */
+    edited.first = "Good evening, I am Greta and I look for a book.";
+    uint64_t shared = both(&r, &edited);
+    assert_true(shared >= BLOCK && shared < again);
+    ask switched = a;
+    switched.system = "You are somebody else entirely. You speak of nothing but the weather.";
+    assert_int_equal(both(&r, &switched), 0);
+    assert_int_equal(both(&r, &a), again); /* and all of them stand */
+    run_close(&r);
+}
+
+static void thinking_or_not_goes_on_from_the_same_place(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 1024, 4, 64);
+    ask a = {.chat = chats[2], .n_messages = 4, .system = LONG_SYSTEM};
+    assert_int_equal(both(&r, &a), 0);
+    a.more = ",\"chat_template_kwargs\":{\"enable_thinking\":false}";
+    assert_true(both(&r, &a) >= BLOCK);
+    a.more = ",\"max_thinking_tokens\":3";
+    assert_true(both(&r, &a) >= BLOCK);
+    a.more = ",\"n\":3";
+    assert_true(both(&r, &a) >= BLOCK);
+    run_close(&r);
+}
+
+static void pages_come_back_from_ram(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 512, 1, 64); /* 8 pages in all */
+    ask a = {.chat = chats[0], .n_messages = 2, .system = LONG_SYSTEM};
+    ask b = {.chat = chats[3], .n_messages = 4};
+    assert_int_equal(both(&r, &a), 0);
+    uint64_t again = both(&r, &a);
+    char *words = calloc(1, 2048);
+    assert_non_null(words);
+    for (int i = 0; i < 300; i++)
+        strcat(words, i % 2 == 0 ? "red " : "lamp ");
+    b.first = words;
+    assert_int_equal(both(&r, &b), 0); /* takes nearly every page */
+    engine_stats stats;
+    engine_read_stats(r.e, &stats);
+    assert_true(stats.prefixes.n_blocks > stats.prefixes.n_in_place);
+    assert_int_equal(both(&r, &a), again);
+    free(words);
+    run_close(&r);
+}
+
+static void a_cancelled_request_leaves_what_is_true(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 1024, 2, 64);
+    const ask a = {.chat = chats[4], .n_messages = 6, .system = LONG_SYSTEM};
+    for (int n_steps = 0; n_steps < 6; n_steps++) {
+        submit(&r, &a, NULL);
+        run_steps(&r, n_steps);
+        assert_true(engine_cancel(r.e, 0, 0));
+        run_all(&r);
+    }
+    assert_true(both(&r, &a) >= BLOCK);
+    run_close(&r);
+}
+
+static void a_resumed_answer_skips_its_prompt(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 1024, 2, 64);
+    const ask a = {.chat = chats[5], .n_messages = 4, .system = LONG_SYSTEM};
+    uint64_t first = both(&r, &a);
+    assert_int_equal(first, 0);
+    const run_choice whole = r.answers[0].choices[0];
+    const wire_resume resume = {.ids = whole.ids, .n_ids = 5};
+    submit(&r, &a, &resume);
+    run_all(&r);
+    const run_choice *rest = &r.answers[0].choices[0];
+    assert_true(r.answers[0].usage.cached_tokens >= BLOCK);
+    assert_int_equal(rest->n_ids, whole.n_ids - 5);
+    assert_memory_equal(rest->ids, whole.ids + 5, rest->n_ids * sizeof(int32_t));
+    run_close(&r);
+}
+
+static void background_work_does_not_evict_a_chat(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 1024, 2, 5); /* three snapshots */
+    ask a = {.chat = chats[0], .n_messages = 2, .system = LONG_SYSTEM};
+    assert_int_equal(both(&r, &a), 0);
+    uint64_t again = both(&r, &a);
+    for (int i = 1; i < 5; i++) {
+        const ask title = {
+            .chat = chats[i], .n_messages = 4, .system = LONG_SYSTEM + i, .background = true};
+        (void)both(&r, &title);
+    }
+    assert_int_equal(both(&r, &a), again);
+    for (int i = 1; i < 5; i++) {
+        const ask other = {.chat = chats[i], .n_messages = 4, .system = LONG_SYSTEM + i};
+        (void)both(&r, &other);
+    }
+    assert_int_equal(both(&r, &a), 0); /* other chats do */
+    run_close(&r);
+}
+
+static void company_and_hardly_any_room_change_nothing(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 512, 3, 2); /* one snapshot, and pages for little more than one text */
+    char *bodies[N_CHATS];
+    run_forget(&plain);
+    for (uint64_t i = 0; i < N_CHATS; i++) {
+        const ask a = {.chat = chats[i], .n_messages = 4, .more = ",\"n\":2"};
+        bodies[i] = write_body(&a);
+        run_submit(&plain, i, WIRE_CHAT, bodies[i]);
+        run_all(&plain);
+    }
+    for (int round = 0; round < 2; round++) {
+        run_forget(&r);
+        for (uint64_t i = 0; i < N_CHATS; i++) {
+            run_submit(&r, i, WIRE_CHAT, bodies[(i + (uint64_t)round) % N_CHATS]);
+            run_steps(&r, 2);
+        }
+        run_all(&r);
+        for (uint64_t i = 0; i < N_CHATS; i++)
+            assert_same(&plain.answers[(i + (uint64_t)round) % N_CHATS], &r.answers[i]);
+    }
+    for (int i = 0; i < N_CHATS; i++)
+        free(bodies[i]);
+    run_close(&r);
+}
+
+static void a_raw_prompt_goes_on_from_its_whole_blocks(void **state) {
+    (void)state;
+    engine_run r;
+    open_cached(&r, 1024, 2, 64);
+    char *body = calloc(1, 4096);
+    assert_non_null(body);
+    strcat(body, "{\"temperature\":0,\"max_tokens\":8,\"prompt\":\"");
+    for (int i = 0; i < 100; i++)
+        strcat(body, "one two ");
+    size_t n = strlen(body);
+    strcat(body, "\"}");
+    const run_answer *a = run_one(&r, WIRE_COMPLETION, body);
+    uint64_t n_tokens = a->usage.prompt_tokens;
+    assert_int_equal(a->usage.cached_tokens, 0);
+    a = run_one(&r, WIRE_COMPLETION, body);
+    assert_int_equal(a->usage.cached_tokens, (n_tokens - 1) / BLOCK * BLOCK);
+    (void)run_one(&plain, WIRE_COMPLETION, body);
+    assert_same(&plain.answers[0], a);
+    body[n] = '\0';
+    strcat(body, "three four\"}");
+    a = run_one(&r, WIRE_COMPLETION, body);
+    assert_int_equal(a->usage.cached_tokens, n_tokens / BLOCK * BLOCK);
+    (void)run_one(&plain, WIRE_COMPLETION, body);
+    assert_same(&plain.answers[0], a);
+    free(body);
+    run_close(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_next_turn_goes_on_from_the_last_one),
+        cmocka_unit_test(what_was_said_again_is_skipped_but_for_its_end),
+        cmocka_unit_test(other_beginnings_are_other_texts),
+        cmocka_unit_test(thinking_or_not_goes_on_from_the_same_place),
+        cmocka_unit_test(pages_come_back_from_ram),
+        cmocka_unit_test(a_cancelled_request_leaves_what_is_true),
+        cmocka_unit_test(a_resumed_answer_skips_its_prompt),
+        cmocka_unit_test(background_work_does_not_evict_a_chat),
+        cmocka_unit_test(company_and_hardly_any_room_change_nothing),
+        cmocka_unit_test(a_raw_prompt_goes_on_from_its_whole_blocks),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
