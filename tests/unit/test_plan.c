@@ -300,6 +300,23 @@ static void a_card_that_is_too_small_is_refused_with_both_sizes(void **state) {
     assert_refused(&r, STATUS_NO_MEMORY, "256 expert slots");
 }
 
+/* Experts in VRAM, in pinned RAM and on disk, parked sequences and prompts' beginnings. */
+static void the_longest_plan_has_room_for_its_lines(void **state) {
+    (void)state;
+    plan_request r = gpu_request(100);
+    memory_plan plan;
+    error err = {0};
+    char text[4096];
+    r.n_slots = 64;
+    r.park_bytes = -1;
+    r.prefix_ram_mib = -1;
+    if (plan_make(&plan, &config, &weights, &r, &err) != STATUS_OK) fail_msg("%s", err.text);
+    assert_true(bytes_of(&plan, "expert records") > 0);
+    assert_true(bytes_of(&plan, "parked sequences") > 0);
+    assert_true(bytes_of(&plan, "prompt prefixes") > 0);
+    assert_true(plan_print(&plan, text, sizeof text) < sizeof text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_demo_model_is_planned_as_asked),
@@ -315,6 +332,7 @@ int main(void) {
         cmocka_unit_test(the_kernels_texts_are_read),
         cmocka_unit_test(parked_sequences_have_a_bound_that_counts),
         cmocka_unit_test(a_card_gets_as_many_slots_as_fit_and_not_a_byte_more),
+        cmocka_unit_test(the_longest_plan_has_room_for_its_lines),
         cmocka_unit_test(a_card_that_is_too_small_is_refused_with_both_sizes),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);

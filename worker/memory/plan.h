@@ -46,7 +46,7 @@ typedef struct plan_line {
     char note[96];
 } plan_line;
 
-enum { PLAN_MAX_LINES = 16, PLAN_RECORDS_UNDER_WAY = 16 };
+enum { PLAN_MAX_LINES = 24, PLAN_RECORDS_UNDER_WAY = 16 };
 
 typedef struct memory_plan {
     uint32_t n_context;
