@@ -10,6 +10,9 @@
  * the first decoded tokens out of the decode figures; with a prompt of one token and a skip of
  * 60 the figures are those of the trace's tokens 60 and later.
  *
+ * --users N measures N requests at once instead, each with a trace of its own where {} stands in
+ * the path of --routing, and with --beside what a prompt costs them: see bench_users.h.
+ *
  * --project CARD adds projected_decode_tok_per_s, by the time that a card's bandwidths alone
  * would take for the bytes that this run needed a token:
  *   weights / (vram GB/s x KERNEL_SHARE) + shipped / pcie GB/s + launches x LAUNCH_US
@@ -19,6 +22,7 @@
  * recurrent state read and written, over the bandwidth of copies within the memory (measured
  * before the model loads, or --bandwidth).  floor_share is that over the time a token took.
  */
+#include "worker/bench_users.h"
 #include "worker/commands.h"
 
 #include "common/clock.h"
@@ -40,6 +44,8 @@ typedef struct bench_options {
     int64_t prompt;
     int64_t decode;
     int64_t batch;
+    int64_t users;
+    int64_t beside;
     int64_t repeat;
     int64_t skip;
     const char *routing;
@@ -57,6 +63,10 @@ static const config_key keys[] = {
      "tokens to generate for each"},
     {"batch", CONFIG_INT, offsetof(bench_options, batch), "1", 1, 256, NULL,
      "requests at the same time"},
+    {"users", CONFIG_INT, offsetof(bench_options, users), "0", 0, 256, NULL,
+     "requests at the same time, all counted while all decode; 0: as --batch says"},
+    {"beside", CONFIG_INT, offsetof(bench_options, beside), "0", 0, 1048576, NULL,
+     "with --users: tokens of a prompt that comes while they decode"},
     {"repeat", CONFIG_INT, offsetof(bench_options, repeat), "1", 1, 1000, NULL,
      "runs; the best is reported"},
     {"skip", CONFIG_INT, offsetof(bench_options, skip), "0", 0, 1048576, NULL,
@@ -377,10 +387,12 @@ static status make_params(const bench_options *o, engine_params *out, extras *x,
     x->bandwidth_gb_per_s = out->backend == BACKEND_CUDA ? (double)o->bandwidth : 0;
     if (out->backend == BACKEND_CUDA && o->bandwidth == 0)
         (void)backend_cuda_bandwidth(&x->bandwidth_gb_per_s, NULL); /* then there is no floor */
-    out->n_sequences = (uint32_t)o->batch;
+    bool beside = o->users > 0 && o->beside > 0;
+    out->n_sequences = (uint32_t)(o->users > 0 ? o->users + beside : o->batch);
     if (out->n_context == 0) {
-        int64_t needed =
-            (o->prompt + o->decode + MODEL_PAGE_TOKENS) / MODEL_PAGE_TOKENS * MODEL_PAGE_TOKENS;
+        int64_t most = o->prompt + o->decode;
+        if (beside && o->beside + 1 > most) most = o->beside + 1;
+        int64_t needed = (most + MODEL_PAGE_TOKENS) / MODEL_PAGE_TOKENS * MODEL_PAGE_TOKENS;
         out->n_context = needed < geometry.n_context ? (uint32_t)needed : geometry.n_context;
     }
     return STATUS_OK;
@@ -411,6 +423,23 @@ static status run_all(const bench_options *o, run *r, uint64_t seed, figures *be
     return rc;
 }
 
+static status bench_together(const bench_options *o, error *err) {
+    extras x = {0};
+    bench_users b = {.n_users = (uint32_t)o->users,
+                     .n_prompt = (uint32_t)o->prompt,
+                     .n_decode = (uint32_t)o->decode,
+                     .n_skip = (uint32_t)o->skip,
+                     .n_beside = (uint32_t)o->beside,
+                     .routing = o->routing,
+                     .json = o->json};
+    if (o->skip + 1 >= o->decode) {
+        return error_set(err, STATUS_BAD_INPUT, "skip = %" PRId64 " of %" PRId64 " tokens",
+                         o->skip, o->decode);
+    }
+    status rc = make_params(o, &b.engine, &x, err);
+    return rc == STATUS_OK ? bench_users_run(&b, err) : rc;
+}
+
 static status bench(const bench_options *o, error *err) {
     engine_params params;
     figures best = {0};
@@ -430,7 +459,7 @@ static status bench(const bench_options *o, error *err) {
     x.load_s = (double)(clock_monotonic_ns() - begun_ns) / 1e9;
     if (rc != STATUS_OK) goto done;
     if (params.backend == BACKEND_CUDA) (void)fputs(engine_plan_text(r.e), stderr);
-    if (trace.ids != NULL) rc = engine_set_routing(r.e, &trace, err);
+    if (trace.ids != NULL) rc = engine_set_routing(r.e, &trace, 1, err);
     if (rc == STATUS_OK) rc = run_all(o, &r, params.seed, &best, &x, err);
     if (rc != STATUS_OK) goto done;
     if (watch != NULL && params.backend == BACKEND_CUDA)
@@ -452,7 +481,7 @@ int command_bench(int argc, char *argv[]) {
     int code = options_read(&c, "siliceo-worker bench", keys, sizeof keys / sizeof keys[0],
                             &options, &options.common, true, argc, argv);
     if (code >= 0) return code;
-    status rc = bench(&options, &err);
+    status rc = options.users > 0 ? bench_together(&options, &err) : bench(&options, &err);
     if (rc != STATUS_OK) (void)fprintf(stderr, "siliceo-worker bench: %s\n", err.text);
     config_release(&c);
     return rc == STATUS_OK ? 0 : 1;

@@ -111,7 +111,9 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
                       double *decode_tok_per_s, error *err);
 
 /* Between steps: see model.h. */
-status engine_set_routing(engine *e, const routing_trace *trace, error *err);
+/* A request with the id i takes trace i % n_traces. */
+status engine_set_routing(engine *e, const routing_trace *traces, uint32_t n_traces,
+                          error *err);
 void engine_forget_experts(engine *e);
 
 const model_config *engine_model_config(const engine *e);

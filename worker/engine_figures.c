@@ -130,9 +130,10 @@ const char *engine_warning(const engine *e, size_t index) {
     return index < e->n_warnings ? e->warnings[index] : NULL;
 }
 
-status engine_set_routing(engine *e, const routing_trace *trace, error *err) {
+status engine_set_routing(engine *e, const routing_trace *traces, uint32_t n_traces,
+                          error *err) {
     if (e->prefixes != NULL) prefix_cache_clear(e->prefixes); /* other bits from now on */
-    return model_set_routing(e->model, trace, err);
+    return model_set_routing(e->model, traces, n_traces, err);
 }
 
 void engine_forget_experts(engine *e) {

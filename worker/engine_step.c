@@ -26,6 +26,7 @@ static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
                                          .tokens = who->tokens + who->n_run,
                                          .n_tokens = e->pieces[i].n_tokens,
                                          .pages = who->pages,
+                                         .trace = (uint32_t)r->id,
                                          .n_outputs = e->pieces[i].wants_logits ? 1 : 0};
         hidden = engine_ask_vectors(&e->pieces[i], &e->segments[i], hidden);
         n_rows += e->pieces[i].n_tokens;

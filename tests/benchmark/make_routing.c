@@ -1,6 +1,6 @@
 /* make_routing.c - the synthetic routing trace of `siliceo-worker bench --routing`.
  *
- *   make_routing LAW.json [SEED [TOKENS]] > TRACE     40 layers x 256 experts x top 8
+ *   make_routing LAW.json [SEED [TOKENS [STACKS]]] > TRACE     40 layers x 256 experts x top 8
  *   make_routing --replay N < TRACE                   hit rate of LRU caches, N experts a layer
  *
  * LAW.json is tests/golden/data/routing.json: LRU stack distances measured on a public
@@ -8,6 +8,8 @@
  * first; each pick draws a depth by the law's weights, again while it would name an expert
  * that the token has already, and moves that expert to the front.  The random numbers are
  * those of Python's random.Random(SEED), so that a script of a dozen lines makes the same trace.
+ * Traces of several users begin with the same stacks, those that the seed STACKS gives for as
+ * many tokens, and draw by seeds of their own.
  *
  * The replay starts from empty caches and counts tokens 60 and later.  Format of a trace:
  * worker/routing_trace.h.  Source of the generator: Matsumoto and Nishimura, MT19937 (1998).
@@ -120,7 +122,37 @@ static int to_front(int *stack, int depth) {
     return expert;
 }
 
-static int make(const char *law, uint32_t seed, int n_tokens) {
+static void shuffle(int *stack) {
+    for (int i = 0; i < EXPERTS; i++)
+        stack[i] = i;
+    for (int i = EXPERTS - 1; i > 0; i--) {
+        int j = (int)random_below((uint32_t)i + 1), kept = stack[i];
+        stack[i] = stack[j];
+        stack[j] = kept;
+    }
+}
+
+/* All picks of a seed.  first: the stacks that layers begin with, taken where they are given,
+ * else noted. */
+static void draw(const double sums[EXPERTS], uint32_t seed, int n_tokens,
+                 int first[LAYERS][EXPERTS], bool given, int *picks) {
+    mt_seed(seed);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        int stack[EXPERTS];
+        shuffle(stack);
+        if (given)
+            memcpy(stack, first[layer], sizeof stack);
+        else
+            memcpy(first[layer], stack, sizeof stack);
+        for (int t = 0; t < n_tokens; t++) {
+            for (int j = 0; j < USED; j++)
+                picks[(t * LAYERS + layer) * USED + j] = to_front(stack, draw_depth(sums, j));
+        }
+    }
+}
+
+static int make(const char *law, uint32_t seed, int n_tokens, uint32_t stacks_seed) {
+    static int stacks[LAYERS][EXPERTS];
     double sums[EXPERTS] = {0};
     int *picks = calloc((size_t)LAYERS * (size_t)n_tokens * USED, sizeof *picks);
     if (picks == NULL || !read_law(law, sums)) {
@@ -129,21 +161,8 @@ static int make(const char *law, uint32_t seed, int n_tokens) {
         free(picks);
         return 1;
     }
-    mt_seed(seed);
-    for (int layer = 0; layer < LAYERS; layer++) {
-        int stack[EXPERTS];
-        for (int i = 0; i < EXPERTS; i++)
-            stack[i] = i;
-        for (int i = EXPERTS - 1; i > 0; i--) {
-            int j = (int)random_below((uint32_t)i + 1), kept = stack[i];
-            stack[i] = stack[j];
-            stack[j] = kept;
-        }
-        for (int t = 0; t < n_tokens; t++) {
-            for (int j = 0; j < USED; j++)
-                picks[(t * LAYERS + layer) * USED + j] = to_front(stack, draw_depth(sums, j));
-        }
-    }
+    draw(sums, stacks_seed, n_tokens, stacks, false, picks);
+    if (seed != stacks_seed) draw(sums, seed, n_tokens, stacks, true, picks);
     (void)printf("siliceo-routing 1 %d %d %d %d\n", n_tokens, LAYERS, EXPERTS, USED);
     for (int i = 0; i < n_tokens * LAYERS * USED; i++)
         (void)printf("%d%c", picks[i], i % USED == USED - 1 ? '\n' : ' ');
@@ -181,12 +200,13 @@ static int replay(int n_held) {
 
 int main(int argc, char *argv[]) {
     if (argc == 3 && strcmp(argv[1], "--replay") == 0) return replay(atoi(argv[2]));
-    if (argc < 2 || argc > 4) {
-        (void)fprintf(stderr, "usage: make_routing LAW.json [SEED [TOKENS]] > TRACE\n"
+    if (argc < 2 || argc > 5) {
+        (void)fprintf(stderr, "usage: make_routing LAW.json [SEED [TOKENS [STACKS]]] > TRACE\n"
                               "       make_routing --replay N < TRACE\n");
         return 2;
     }
     uint32_t seed = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 1;
     int n_tokens = argc > 3 ? atoi(argv[3]) : TOKENS;
-    return n_tokens > 0 ? make(argv[1], seed, n_tokens) : 2;
+    uint32_t stacks = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : seed;
+    return n_tokens > 0 ? make(argv[1], seed, n_tokens, stacks) : 2;
 }

@@ -23,9 +23,10 @@ struct model {
     uint32_t *output_rows;
     uint32_t *pages;
     size_t n_pages;
-    const routing_trace *trace; /* NULL: the router chooses */
-    int32_t *routed;            /* [n_layers][max_rows][n_experts_used], made with a trace */
-    uint64_t *state_step;       /* the last step that a state had a part in, 0: none */
+    const routing_trace *traces; /* NULL: the router chooses */
+    uint32_t n_traces;
+    int32_t *routed;      /* [n_layers][max_rows][n_experts_used], made with traces */
+    uint64_t *state_step; /* the last step that a state had a part in, 0: none */
     uint64_t n_tokens_run;
     uint64_t n_steps_run;
 };
@@ -236,14 +237,16 @@ static status build_batch(model *m, const model_segment *segments, size_t n, bat
     return STATUS_OK;
 }
 
-static void route_batch(model *m, batch *b) {
+static void route_batch(model *m, const model_segment *segments, batch *b) {
     uint32_t n_used = m->config.n_experts_used;
     int32_t *to = m->routed;
     for (uint32_t layer = 0; layer < m->config.n_layers; layer++) {
         for (uint32_t row = 0; row < b->view.n_rows; row++) {
-            const batch_run *run = &b->view.runs[b->view.row_run[row]];
+            uint32_t i_run = b->view.row_run[row];
+            const batch_run *run = &b->view.runs[i_run];
+            const routing_trace *trace = &m->traces[segments[i_run].trace % m->n_traces];
             uint32_t position = run->position + row - run->first_row;
-            const uint16_t *ids = routing_trace_at(m->trace, position, layer);
+            const uint16_t *ids = routing_trace_at(trace, position, layer);
             for (uint32_t i = 0; i < n_used; i++)
                 *to++ = ids[i];
         }
@@ -251,24 +254,33 @@ static void route_batch(model *m, batch *b) {
     b->routed = m->routed;
 }
 
-status model_set_routing(model *m, const routing_trace *trace, error *err) {
-    const model_config *c = &m->config;
-    m->trace = NULL;
-    if (trace == NULL) return STATUS_OK;
-    if (trace->n_layers != c->n_layers || trace->n_experts != c->n_experts ||
-        trace->n_used != c->n_experts_used) {
-        return error_set(err, STATUS_BAD_INPUT,
-                         "routing: the trace is of %u layers x %u experts, %u used, the model "
-                         "of %u x %u, %u used",
-                         trace->n_layers, trace->n_experts, trace->n_used, c->n_layers,
-                         c->n_experts, c->n_experts_used);
+static status check_trace(const model_config *c, const routing_trace *trace, error *err) {
+    if (trace->n_layers == c->n_layers && trace->n_experts == c->n_experts &&
+        trace->n_used == c->n_experts_used) {
+        return STATUS_OK;
     }
+    return error_set(err, STATUS_BAD_INPUT,
+                     "routing: the trace is of %u layers x %u experts, %u used, the model "
+                     "of %u x %u, %u used",
+                     trace->n_layers, trace->n_experts, trace->n_used, c->n_layers,
+                     c->n_experts, c->n_experts_used);
+}
+
+status model_set_routing(model *m, const routing_trace *traces, uint32_t n_traces, error *err) {
+    const model_config *c = &m->config;
+    m->traces = NULL;
+    for (uint32_t i = 0; i < n_traces; i++) {
+        status rc = check_trace(c, &traces[i], err);
+        if (rc != STATUS_OK) return rc;
+    }
+    if (n_traces == 0) return STATUS_OK;
     if (m->routed == NULL) {
         m->routed = calloc((size_t)c->n_layers * m->params.max_rows * c->n_experts_used,
                            sizeof *m->routed);
     }
     if (m->routed == NULL) return error_set(err, STATUS_NO_MEMORY, "routing: no memory");
-    m->trace = trace;
+    m->traces = traces;
+    m->n_traces = n_traces;
     return STATUS_OK;
 }
 
@@ -289,7 +301,7 @@ static status run_step(model *m, const model_segment *segments, size_t n_segment
     b.best = best;
     b.best_of = n_vocab;
     b.watched = m->pass.tap != NULL;
-    if (m->trace != NULL) route_batch(m, &b);
+    if (m->traces != NULL) route_batch(m, segments, &b);
     m->n_tokens_run += b.view.n_rows;
     return forward_run(&m->pass, &b, logits, err);
 }

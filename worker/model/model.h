@@ -77,6 +77,7 @@ typedef struct model_segment {
     uint32_t n_tokens;
     uint32_t n_outputs; /* logits wanted for the last n_outputs tokens */
     const int32_t *tokens;
+    uint32_t trace;        /* where traces choose the experts: which of them */
     const uint32_t *pages; /* page of positions [64 i, 64 i + 63]; covers position + n_tokens */
     uint32_t n_hidden; /* of the last so many tokens the row after the final norm is wanted */
     float *hidden;     /* gets [n_hidden][n_embd]; costs no product with the head */
@@ -152,10 +153,10 @@ status model_step_best(model *m, const model_segment *segments, size_t n_segment
 /* What model_step() would have given in the place of the last model_step_best(). */
 status model_read_logits(model *m, float *logits, error *err);
 
-/* Let a trace choose the experts from now on (NULL: the router again): the row at a position
- * takes the trace's ids for it.  The trace must outlive its use; layers, experts and experts
- * per token must be the model's. */
-status model_set_routing(model *m, const routing_trace *trace, error *err);
+/* Let traces choose the experts from now on (0: the router again): the row at a position of a
+ * segment takes the ids that its trace has for it.  Traces must outlive their use; layers, experts
+ * and experts per token must be the model's. */
+status model_set_routing(model *m, const routing_trace *traces, uint32_t n_traces, error *err);
 /* Empty the slots of experts, where slots are fewer than experts. */
 void model_forget_experts(model *m);
 
