@@ -311,7 +311,7 @@ status bench_users_run(const bench_users *b, error *err) {
     status rc = make_room(&r, &f, err);
     if (rc == STATUS_OK) rc = engine_open(&r.e, &b->engine, &sink, err);
     if (rc != STATUS_OK) goto done;
-    (void)fputs(engine_plan_text(r.e), stderr);
+    if (b->engine.backend == BACKEND_CUDA) (void)fputs(engine_plan_text(r.e), stderr);
     rc = read_traces(&r, err);
     if (rc == STATUS_OK) rc = measure_decode(&r, &f, err);
     if (rc == STATUS_OK && b->n_beside > 0) rc = measure_beside(&r, &f, err);

@@ -91,6 +91,55 @@ static void bench_prints_its_figures(void **state) {
     cJSON_Delete(root);
 }
 
+/* A trace of the demo model's shape in which all tokens want four experts from `first`. */
+static void write_trace(const char *folder, int number, int first) {
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/trace-%d", folder, number);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    (void)fprintf(f, "siliceo-routing 1 2 8 32 4\n");
+    for (int i = 0; i < 2 * 8; i++)
+        (void)fprintf(f, "%d %d %d %d\n", first, first + 1, first + 2, first + 3);
+    assert_int_equal(fclose(f), 0);
+}
+
+static double figure(const cJSON *root, const char *name) {
+    const cJSON *value = cJSON_GetObjectItem(cJSON_GetObjectItem(root, "figures"), name);
+    if (!cJSON_IsNumber(value)) fail_msg("no %s in %s", name, output);
+    return value->valuedouble;
+}
+
+/* Two users of two traces want eight experts of each layer; as many slots hold them all. */
+static void bench_of_users_counts_what_they_need_together(void **state) {
+    (void)state;
+    char folder[] = "/tmp/siliceo-bench-XXXXXX", arguments[512];
+    assert_non_null(mkdtemp(folder));
+    write_trace(folder, 1, 0);
+    write_trace(folder, 2, 20);
+    static const struct {
+        int users;
+        double experts;
+    } cases[] = {{1, 4}, {2, 8}};
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(arguments, sizeof arguments,
+                       "bench " DEMO "--users %d --prompt 3 --decode 24 --skip 8 --slots 64 "
+                       "--beside 70 --routing '%s/trace-{}' --json",
+                       cases[i].users, folder);
+        assert_int_equal(run("", arguments), 0);
+        cJSON *root = cJSON_Parse(output);
+        assert_int_equal(figure(root, "users"), cases[i].users);
+        assert_true(figure(root, "experts_per_layer_step") == cases[i].experts);
+        assert_true(figure(root, "hit_rate") == 1); /* the router's choice would miss */
+        assert_true(figure(root, "total_tok_per_s") > 0);
+        assert_true(figure(root, "gap_p99_ms") >= figure(root, "gap_p50_ms"));
+        assert_true(figure(root, "beside_gap_max_ms") > 0);
+        cJSON_Delete(root);
+    }
+    (void)snprintf(arguments, sizeof arguments, "rm -r %s &&", folder);
+    assert_int_equal(run(arguments, "bench " DEMO "--users 2 --decode 20 --skip 19"), 1);
+    assert_says("skip = 19 of 20 tokens");
+}
+
 static void plan_takes_a_profile_and_loads_nothing(void **state) {
     (void)state;
     assert_int_equal(run("SILICEO_PROFILES=deploy/profiles", "plan " DEMO "--profile quarter"),
@@ -118,6 +167,7 @@ static void what_is_wrong_is_named_in_one_line(void **state) {
         {"generate --model /nowhere.gguf --ids 1", "/nowhere.gguf", 1},
         {"bench " DEMO "--prompt 40000", "40000", 1},
         {"bench " DEMO "--no-such-key 1", "no-such-key", 2},
+        {"bench " DEMO "--users 2 --routing /nowhere/{}.txt", "/nowhere/1.txt", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int code = run("", cases[i].arguments);
@@ -132,6 +182,7 @@ int main(void) {
         cmocka_unit_test(generate_prints_ids_and_then_text),
         cmocka_unit_test(generate_reads_text_and_can_go_past_the_end),
         cmocka_unit_test(bench_prints_its_figures),
+        cmocka_unit_test(bench_of_users_counts_what_they_need_together),
         cmocka_unit_test(plan_takes_a_profile_and_loads_nothing),
         cmocka_unit_test(what_is_wrong_is_named_in_one_line),
     };
