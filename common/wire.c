@@ -110,6 +110,9 @@ static const field beat_fields[] = {
     UINT(wire_beat, gpu_use_percent),
     UINT(wire_beat, unloaded_models),
     UINT_TO(wire_beat, loading_model, WIRE_MAX_MODELS),
+    UINT(wire_beat, prefix_tokens),
+    UINT(wire_beat, prefix_snapshots),
+    UINT(wire_beat, prefix_mib),
 };
 static const field tokens_fields[] = {
     UINT(wire_tokens, request),
@@ -143,6 +146,7 @@ static const field done_fields[] = {
     REAL(wire_done, misses_per_token),
     LIST(wire_done, boundaries, FIELD_HASHES, WIRE_MAX_BOUNDARIES, NULL, 0),
     BYTES(wire_done, result, WIRE_MAX_BODY),
+    LIST(wire_done, lost, FIELD_HASHES, WIRE_MAX_BOUNDARIES, NULL, 0),
 };
 static const field error_fields[] = {
     UINT(wire_error, request),
@@ -211,9 +215,9 @@ typedef struct layout {
     { type, text, offsetof(wire_message, member), member##_fields, COUNT(member##_fields), (n) }
 static const layout layouts[] = {
     LAYOUT(WIRE_HELLO, "HELLO", hello),
-    LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 4),
+    LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 7),
     LAYOUT_APPENDED(WIRE_TOKENS, "TOKENS", tokens, 5),
-    LAYOUT(WIRE_DONE, "DONE", done),
+    LAYOUT_APPENDED(WIRE_DONE, "DONE", done, 1),
     LAYOUT(WIRE_ERROR, "ERROR", error),
     LAYOUT(WIRE_BYE, "BYE", bye),
     LAYOUT(WIRE_WELCOME, "WELCOME", welcome),

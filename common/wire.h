@@ -155,6 +155,9 @@ typedef struct wire_beat {
         unloaded_models;    /* bit i: models[i] of HELLO is loaded only when it is asked for */
     uint64_t loading_model; /* 1 + the number of the model that loading_* tell of; 0: none,
                                  or the state says it */
+    uint64_t prefix_tokens; /* of prompts, skipped since the start */
+    uint64_t prefix_snapshots; /* beginnings of prompts from which one can go on */
+    uint64_t prefix_mib;       /* RAM for them and their pages */
 } wire_beat;
 
 typedef struct wire_tokens {
@@ -195,6 +198,10 @@ typedef struct wire_done {
     const uint64_t *boundaries; /* those of the SUBMIT that are now held */
     size_t n_boundaries;
     wire_bytes result; /* JSON of kinds that give no tokens (count, tokenize, embed) */
+    /* appended */
+    const uint64_t
+        *lost; /* boundaries of earlier SUBMITs, of anyone's, that are held no more */
+    size_t n_lost;
 } wire_done;
 
 /* The request failed (or, with request 0, the peer itself is refused). */

@@ -27,6 +27,8 @@ typedef enum node_gauge {
     GAUGE_VRAM,
     GAUGE_VRAM_TOTAL,
     GAUGE_RAM,
+    GAUGE_PREFIX_TOKENS,
+    GAUGE_PREFIX_BYTES,
     GAUGE_TEMPERATURE,
     GAUGE_BEAT_AGE,
     GAUGE_ENGINE_AGE,
@@ -66,6 +68,8 @@ static void open_node_gauges(coordinator *c) {
         {"siliceo_node_vram_used_bytes", "GPU memory in use"},
         {"siliceo_node_vram_total_bytes", "GPU memory there is"},
         {"siliceo_node_ram_used_bytes", "main memory in use by the worker"},
+        {"siliceo_node_prefix_tokens_total", "prompt tokens that the node skipped"},
+        {"siliceo_node_prefix_bytes", "main memory for beginnings of prompts"},
         {"siliceo_node_temperature_celsius", "temperature of the GPU"},
         {"siliceo_node_beat_age_seconds", "time since the node was last heard"},
         {"siliceo_node_engine_age_seconds", "since the node's engine loop came round"},
@@ -180,6 +184,8 @@ static void set_node(coordinator *c, const node *n, json_text *labels, uint64_t 
     metric_set(metrics_child(f[GAUGE_VRAM_TOTAL], l), (double)n->beat.vram_total_mib * 1048576);
     metric_set(metrics_child(f[GAUGE_VRAM], l), (double)n->beat.vram_used_mib * 1048576);
     metric_set(metrics_child(f[GAUGE_RAM], l), (double)n->beat.ram_used_mib * 1048576);
+    metric_add(metrics_child(f[GAUGE_PREFIX_TOKENS], l), (double)n->beat.prefix_tokens);
+    metric_set(metrics_child(f[GAUGE_PREFIX_BYTES], l), (double)n->beat.prefix_mib * 1048576);
     if (n->beat.temperature_c >= 0) {
         metric_set(metrics_child(f[GAUGE_TEMPERATURE], l), n->beat.temperature_c);
     }

@@ -26,19 +26,31 @@ void learning_tokens(request *r, uint64_t n_ids, bool is_first, uint64_t now_ns)
     }
 }
 
-/* What the worker confirms is held; what it was thought to hold and skipped nothing of is
- * not. */
-static void learn_held(request *r, node_model *m, const wire_done *done) {
-    if (r->n_held > 0 && done->cached_tokens == 0) {
-        for (size_t i = 0; i < r->n_held; i++)
+/* Of the request's beginnings those are held that the worker names, and no others. */
+static void learn_held(const request *r, node_model *m, const wire_done *done) {
+    size_t named = 0;
+    for (size_t i = 0; i < r->chain.n; i++) {
+        if (named < done->n_boundaries && done->boundaries[named] == r->chain.hashes[i]) {
+            named++;
+        } else {
             prefix_set_remove(&m->held, r->chain.hashes[i]);
+        }
     }
     for (size_t i = 0; i < done->n_boundaries; i++)
         prefix_set_add(&m->held, done->boundaries[i]);
 }
 
+/* Whichever of the node's models they were of. */
+static void learn_lost(node *n, const wire_done *done) {
+    for (size_t m = 0; m < n->n_models; m++) {
+        for (size_t i = 0; i < done->n_lost; i++)
+            prefix_set_remove(&n->models[m].held, done->lost[i]);
+    }
+}
+
 void learning_done(request *r, const wire_done *done, uint64_t now_ns) {
     node_model *m = node_find_model(r->node, r->model);
+    learn_lost(r->node, done);
     if (m == NULL || r->kind >= WIRE_EMBED) return; /* no kind without tokens tells speeds */
     learn_held(r, m, done);
     end_stretch(r, now_ns);

@@ -1,8 +1,8 @@
 /* prefix_set.h - which beginnings of prompts a node has confirmed to hold.
  *
  * A beginning is a hash (see prefix_chain.h).  The newest PREFIX_SET_MAX are known, the
- * oldest is forgotten first; memory is taken with the first one.  A worker may drop what it
- * holds without a word, so an entry that proved wrong is removed.
+ * oldest is forgotten first; memory is taken with the first one.  An entry goes when a DONE
+ * says so: by naming it as lost, or by not naming it among what is held of its request.
  * Plain data; `io` thread.
  */
 #ifndef SILICEO_COORDINATOR_PREFIX_SET_H

@@ -65,17 +65,15 @@ bool request_has_tried(const request *r, const node *n) {
 
 /* ------------------------------------------------------------ attaching */
 
-/* Whose file and arithmetic the answer has from now on, and what is thought to be held. */
+/* Whose file and arithmetic the answer has from now on. */
 static void note_node(request *r) {
     const node_model *m = node_find_model(r->node, r->model);
-    r->n_held = 0;
     if (m == NULL) return;
     replay *given = &r->given;
     if (given->n_ids > 0 && strcmp(given->numerics, m->numerics) != 0)
         given->approximate = true;
     memcpy(given->hash, m->hash, sizeof given->hash);
     memcpy(given->numerics, m->numerics, sizeof given->numerics);
-    r->n_held = prefix_set_longest(&m->held, r->chain.hashes, r->chain.n);
 }
 
 void request_attach(coordinator *c, request *r, node *n, uint64_t now_ns) {

@@ -97,7 +97,6 @@ struct request {
     uint32_t attempts;
     replay given;          /* by nodes so far */
     const char *no_replay; /* why it cannot go on elsewhere whatever it has given, or NULL */
-    size_t n_held;         /* beginnings of the chain that its node was thought to hold */
 
     request_failure last_failure;
     bool queued;

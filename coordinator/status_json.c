@@ -54,6 +54,9 @@ static void add_beat(json_text *out, const node *n, uint64_t now_ms) {
     add_count(out, "vram_total_mib", b->vram_total_mib);
     add_real(out, "gpu_use_percent", (double)b->gpu_use_percent, b->vram_total_mib > 0);
     add_count(out, "ram_used_mib", b->ram_used_mib);
+    add_count(out, "prefix_tokens", b->prefix_tokens);
+    add_count(out, "prefix_snapshots", b->prefix_snapshots);
+    add_count(out, "prefix_mib", b->prefix_mib);
     json_text_format(out, "\"rtt_us\":%llu}", (unsigned long long)b->rtt_us);
 }
 

@@ -103,6 +103,9 @@ static void send_beat(coordinator_link *l, link_peer *p, uint64_t now_ms) {
         .loading_left_ms = tells_left ? l->left_until_ms - now_ms : 0,
         .unloaded_models = unloaded_models(l),
         .loading_model = l->loading_model,
+        .prefix_tokens = s->prefixes.hit_tokens,
+        .prefix_snapshots = s->prefixes.n_snapshots,
+        .prefix_mib = s->prefixes.ram_bytes >> 20,
     };
     link_peer_send_beat(p, &l->frame, &beat, now_ms);
 }

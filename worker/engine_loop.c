@@ -74,6 +74,9 @@ static void add_stats(engine_stats *sum, const engine_stats *s) {
     sum->kv_pages_free += s->kv_pages_free;
     sum->prefill_tok_per_s += s->prefill_tok_per_s;
     sum->decode_tok_per_s += s->decode_tok_per_s;
+    sum->prefixes.hit_tokens += s->prefixes.hit_tokens;
+    sum->prefixes.n_snapshots += s->prefixes.n_snapshots;
+    sum->prefixes.ram_bytes += s->prefixes.ram_bytes;
     if (sum->hit_rate < 0) {
         sum->hit_rate = s->hit_rate;
         sum->misses_per_token = s->misses_per_token;

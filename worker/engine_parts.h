@@ -78,7 +78,8 @@ void engine_poison_states(void *context, const sequence *who);
 
 /* Open e->prefixes, if the plan has room for it, and put its functions into hooks. */
 status engine_open_prefixes(engine *e, scheduler_cache *hooks, error *err);
-/* Note in r which of its prompt's beginnings are held, before it is told. */
+/* Note in r which of its prompt's beginnings are held, and which of any are no more, before it
+ * is told. */
 void engine_note_held(engine *e, request *r);
 
 /* Give the scheduler inputs of vector requests for which there is room. */

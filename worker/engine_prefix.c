@@ -94,7 +94,9 @@ status engine_open_prefixes(engine *e, scheduler_cache *hooks, error *err) {
 /* --- what is told of it --- */
 
 void engine_note_held(engine *e, request *r) {
-    if (e->prefixes == NULL || r->marks.n_ends == 0 || r->n_choices == 0) return;
+    if (e->prefixes == NULL) return;
+    r->n_lost = prefix_cache_take_lost(e->prefixes, r->lost, REQUEST_MAX_LOST);
+    if (r->marks.n_ends == 0 || r->n_choices == 0) return;
     r->held = malloc(r->marks.n_ends * sizeof *r->held);
     if (r->held == NULL) return; /* nothing is said to be held */
     r->n_held = prefix_cache_list_held(e->prefixes, r->choices[0].timeline.tokens,

@@ -70,6 +70,7 @@ static size_t copy_length(const wire_message *m) {
     }
     if (m->type == WIRE_DONE) {
         return padded(m->done.n_boundaries * sizeof *m->done.boundaries) +
+               padded(m->done.n_lost * sizeof *m->done.lost) +
                padded(m->done.result.length);
     }
     CHECK(m->type == WIRE_ERROR);
@@ -104,6 +105,7 @@ report *report_copy(const wire_message *message) {
     } else if (message->type == WIRE_DONE) {
         wire_done *d = &r->message.done;
         d->boundaries = keep(&c, d->boundaries, d->n_boundaries * sizeof *d->boundaries);
+        d->lost = keep(&c, d->lost, d->n_lost * sizeof *d->lost);
         keep_bytes(&c, &d->result);
     } else {
         keep_bytes(&c, &r->message.error.code);

@@ -495,6 +495,8 @@ void request_done(request *r, bool has_cache) {
                       .cached_tokens = r->n_cached,
                       .boundaries = r->held,
                       .n_boundaries = r->n_held,
+                      .lost = r->lost,
+                      .n_lost = r->n_lost,
                       .hit_rate = -1};
     for (uint32_t i = 0; i < r->n_choices; i++) {
         done.completion_tokens += r->choices[i].text.n_tokens;

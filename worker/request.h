@@ -64,6 +64,8 @@ typedef struct choice {
 
 struct embedding;
 
+enum { REQUEST_MAX_LOST = 64 };
+
 typedef struct request {
     struct request *next; /* the engine's list */
     const request_context *context;
@@ -79,6 +81,8 @@ typedef struct request {
     prefix_marks marks;
     uint64_t *held; /* names of the ends that are held at its own end */
     size_t n_held;
+    uint64_t lost[REQUEST_MAX_LOST]; /* names that are held no more, to tell with its end */
+    size_t n_lost;
     uint32_t priority;         /* of its sequences */
     struct embedding *vectors; /* NULL: it has choices; see embedding.h */
     bool over;

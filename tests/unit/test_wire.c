@@ -52,13 +52,16 @@ static const wire_message samples[] = {
               42000,
               35,
               0x5,
-              2}},
+              2,
+              7,
+              8,
+              9}},
     {.type = WIRE_TOKENS,
      .tokens = {11, 2, 0, 3, WIRE_REASONING, sample_ids, 6, TEXT("gr\303\274n"),
                 WIRE_FLAG_GRACE, WIRE_FINISH_LENGTH, TEXT("[]"), 77, 100, 64, 5, TEXT("f")}},
     {.type = WIRE_DONE,
      .done = {11, 2, 5, 100, 64, 30, 10, 0.25, 80.0, 900.0, 0.97, 1.5, sample_hashes, 3,
-              TEXT("{}")}},
+              TEXT("{}"), sample_hashes, 1}},
     {.type = WIRE_ERROR,
      .error = {11, 2, 503, TEXT("busy"), TEXT("model"), TEXT("all sequences are taken"), true}},
     {.type = WIRE_BYE, .bye = {7, TEXT("drained")}},
@@ -179,7 +182,7 @@ static void appended_fields_that_do_not_come_are_zero(void **state) {
     (void)state;
     static const struct {
         size_t sample, n_appended, n_bytes; /* of the sample's last fields */
-    } cases[] = {{1, 4, 6}, {2, 5, 3 + 3}, {7, 2, 5 + 12}};
+    } cases[] = {{1, 7, 9}, {3, 1, 2}, {2, 5, 3 + 3}, {7, 2, 5 + 12}};
     wire_frame frame = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         wire_message got;
