@@ -1,0 +1,93 @@
+// test_prefix.mjs - real workers remember prompts: the next turn goes where the last one ran, says what was skipped, in
+// every API, and what is gone is gone on both sides.
+import assert from 'node:assert/strict';
+import { finish, startFleet, test, until } from '../clients/fleet.mjs';
+
+const system = 'You are the assistant of a small library at the harbour. The library opens at nine and closes at six, on Sundays at one. ' +
+    'Readers may take five books for three weeks. Maps and newspapers stay in the house. The garden has a table with two chairs under the old tree. ' +
+    'Answer in one sentence, name the shelf where a book stands, and never promise what the library does not have.';
+const small = ['--ctx', '2048', '--sequences', '2', '--measure-ms', '50'];
+const post = async (fleet, path, body, headers = {}) => {
+    const reply = await fetch(fleet.url + path, { method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body: JSON.stringify(body) });
+    assert.equal(reply.status, 200, await reply.clone().text());
+    return { json: await reply.json(), node: reply.headers.get('x-siliceo-node') };
+};
+const model = async (fleet) => (await (await fetch(fleet.url + '/v1/models')).json()).data[0].id;
+const nodes = async (fleet) => (await (await fetch(fleet.url + '/status')).json()).nodes;
+
+// A chat that goes on with what it was answered.
+class Chat {
+    constructor(fleet, name, words = system) { this.fleet = fleet; this.name = name; this.messages = [{ role: 'system', content: words }]; }
+    async say(text, more = {}) {
+        this.messages.push({ role: 'user', content: text });
+        const { json, node } = await post(this.fleet, '/v1/chat/completions', { model: this.name, messages: this.messages, temperature: 0, max_tokens: 16, ...more });
+        this.messages.push({ role: 'assistant', content: json.choices[0].message.content });
+        return { node, text: json.choices[0].message.content, prompt: json.usage.prompt_tokens, cached: json.usage.prompt_tokens_details.cached_tokens };
+    }
+}
+
+await test('every next turn goes to the node that holds the chat and skips all but its own part', async () => {
+    const fleet = await startFleet([['amber', ...small], ['basalt', ...small]]);
+    const name = await model(fleet);
+    const chats = [new Chat(fleet, name), new Chat(fleet, name, 'Of the other house. ' + system), new Chat(fleet, name, 'A third one. ' + system)];
+    const homes = [];
+    for (const [i, chat] of chats.entries()) {
+        // Two begin at once, so that both nodes have some.
+        const first = await Promise.all([chat.say('Hello, my name is Bruno.'), post(fleet, '/v1/chat/completions', { model: name, messages: [{ role: 'user', content: `Text ${i}. ${system}` }], max_tokens: 8 })]);
+        assert.equal(first[0].cached, 0);
+        homes.push(first[0].node);
+    }
+    for (let turn = 0; turn < 3; turn++) {
+        for (const [i, chat] of chats.entries()) {
+            const r = await chat.say(['Which shelf holds stories?', 'And which holds maps?', 'Thank you.'][turn]);
+            assert.equal(r.node, homes[i], `turn ${turn} of chat ${i}`);
+            assert.ok(r.cached >= 64 && r.cached % 64 === 0 && r.cached > r.prompt - 160, JSON.stringify(r));
+        }
+    }
+    const seen = await until(async () => { const all = await nodes(fleet); return all.every((n) => n.beat.prefix_snapshots > 0) && all; }, 'beats tell');
+    assert.ok(seen.reduce((sum, n) => sum + n.beat.prefix_tokens, 0) >= 9 * 64);
+    const metrics = await (await fetch(fleet.url + '/metrics')).text();
+    assert.match(metrics, /siliceo_node_prefix_tokens_total\{node="amber"\} \d+/);
+    assert.ok(Number(/^siliceo_cached_tokens_total (\d+)/m.exec(metrics)[1]) >= 9 * 64);
+    await fleet.stop();
+});
+
+await test('each API says what was skipped in its own words', async () => {
+    const fleet = await startFleet([['amber', ...small]]);
+    const name = await model(fleet);
+    const question = [{ role: 'user', content: 'Which shelf holds stories?' }];
+    const first = await post(fleet, '/v1/messages', { model: name, system, messages: question, max_tokens: 8, temperature: 0 });
+    assert.equal(first.json.usage.cache_read_input_tokens, 0);
+    const again = await post(fleet, '/v1/messages', { model: name, system, messages: question, max_tokens: 8, temperature: 0 });
+    assert.ok(again.json.usage.cache_read_input_tokens >= 64);
+    assert.equal(again.json.usage.input_tokens + again.json.usage.cache_read_input_tokens, first.json.usage.input_tokens);
+    assert.deepEqual(again.json.content, first.json.content);
+    const response = await post(fleet, '/v1/responses', { model: name, instructions: system, input: 'Which shelf holds stories?', max_output_tokens: 8, temperature: 0 });
+    assert.ok(response.json.usage.input_tokens_details.cached_tokens >= 64);
+    const raw = { model: name, prompt: system, max_tokens: 4, temperature: 0 };
+    assert.equal((await post(fleet, '/v1/completions', raw)).json.usage.prompt_tokens_details.cached_tokens, 0);
+    assert.ok((await post(fleet, '/v1/completions', raw)).json.usage.prompt_tokens_details.cached_tokens >= 64);
+    await fleet.stop();
+});
+
+await test('background work leaves a chat where it is; other chats push it out, and that is known', async () => {
+    const fleet = await startFleet([['amber', ...small, '--prefix-ram-mib', '5']]);
+    const name = await model(fleet);
+    const chat = new Chat(fleet, name);
+    await chat.say('Hello, my name is Bruno.');
+    for (let i = 0; i < 4; i++) await new Chat(fleet, name, `Number ${i}. ${system}`).say('A title for this chat?', { priority: 'background' });
+    assert.ok((await chat.say('Which shelf holds stories?')).cached >= 64);
+    for (let i = 0; i < 4; i++) await new Chat(fleet, name, `Number ${i}. ${system}`).say('Hello there.');
+    assert.equal((await chat.say('And which holds maps?')).cached, 0);
+    assert.ok((await chat.say('Thank you.')).cached >= 64);
+    await fleet.stop();
+});
+
+await test('with the memory turned off everything runs, and says so', async () => {
+    const fleet = await startFleet([['amber', ...small, '--prefix-ram-mib', '0']]);
+    const chat = new Chat(fleet, await model(fleet));
+    await chat.say('Hello, my name is Bruno.');
+    assert.equal((await chat.say('Which shelf holds stories?')).cached, 0);
+    await fleet.stop();
+});
+finish();
