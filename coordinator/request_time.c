@@ -12,13 +12,19 @@ static bool older(uint64_t now_ns, uint64_t since_ns, double limit_s) {
     return since_ns != 0 && now_ns > since_ns && (double)(now_ns - since_ns) * 1e-9 > limit_s;
 }
 
+/* Inputs of vectors come back all at once, and short ones with other work between them run far
+ * slower than a prompt; a node that hangs shows in its beats meanwhile. */
+static double patience(const request *r) {
+    return r->kind == WIRE_EMBED || r->kind == WIRE_RERANK ? 20 : 3;
+}
+
 static double first_token_limit_s(const coordinator *c, request *r) {
     const node_model *m = node_find_model(r->node, r->model);
     if (m == NULL) return c->options->limit_first_token_s;
     double prefill_s = forecast_prompt_tokens(r, m) / rates_prefill(&m->speed);
     /* What was given elsewhere runs again token by token. */
     prefill_s += (double)r->given.n_ids / rates_decode(&m->speed, r->node->in_flight);
-    return c->options->limit_first_token_s + 3 * prefill_s;
+    return c->options->limit_first_token_s + patience(r) * prefill_s;
 }
 
 /* Nobody is late for whose model the node loads; the time counts from when it is there. */

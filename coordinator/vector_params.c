@@ -5,7 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_DIMENSIONS = 1 << 20, RERANK_FRAME_BYTES = 400 };
+enum {
+    MOST_DIMENSIONS = 1 << 20,
+    INPUT_FRAME_BYTES = 64, /* an input costs a part of a step, however short it is */
+    RERANK_FRAME_BYTES = 400
+};
 
 typedef struct reader {
     cJSON *root;
@@ -98,8 +102,8 @@ static bool is_list_of_ids(const cJSON *item) {
 }
 
 static size_t bytes_of(const cJSON *input) {
-    return cJSON_IsString(input) ? strlen(input->valuestring)
-                                 : 4 * (size_t)cJSON_GetArraySize(input);
+    return INPUT_FRAME_BYTES + (cJSON_IsString(input) ? strlen(input->valuestring)
+                                                      : 4 * (size_t)cJSON_GetArraySize(input));
 }
 
 static status read_inputs(const reader *r, const cJSON *list) {

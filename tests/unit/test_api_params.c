@@ -257,7 +257,7 @@ static void inputs_of_vectors_are_a_list_whatever_they_came_as(void **state) {
     chat_params p =
         read_ok(&answer_embeddings, "{\"model\":\"m\",\"input\":[\"abc\",[1,2]],\"priority\":"
                                     "\"background\"}");
-    assert_int_equal(p.prompt_bytes, 3 + 8);
+    assert_int_equal(p.prompt_bytes, 3 + 8 + 2 * 64);
     assert_int_equal(p.priority, 1);
     chat_params_release(&p);
 }

@@ -83,6 +83,7 @@ static void header_lists_and_paths_and_origins(void **state) {
     assert_false(http_guard_header_list_is_sane("a\r\nSet-Cookie: x"));
     assert_false(http_guard_header_list_is_sane(""));
     assert_true(http_guard_path_is_api("/v1/models"));
+    assert_true(http_guard_path_is_api("/rerank"));
     assert_false(http_guard_path_is_api("/v1"));
     assert_false(http_guard_path_is_api("/admin/nodes/v1/"));
     assert_true(http_guard_same_origin("http://host:8080", "HOST:8080"));

@@ -171,6 +171,25 @@ static void a_last_node_that_is_blamed_ends_each_request_once(void **state) {
     assert_int_equal(0, g->c.n_running);
 }
 
+/* A prompt of about 10 s, as a chat's and as many inputs of vectors. */
+static void inputs_of_vectors_have_longer_than_a_first_token(void **state) {
+    rig *g = *state;
+    node *n = join(g, "only");
+    request *chat = begin(g, n), *vectors = begin(g, n);
+    chat->prompt_bytes = vectors->prompt_bytes = 4e7;
+    vectors->kind = WIRE_EMBED;
+    g->now_ms += (uint64_t)(g->options.limit_first_token_s * SECOND_MS) + 100 * SECOND_MS;
+    heard(g, n);
+    tick_at(g, g->now_ms);
+    assert_int_equal(1, g->errors); /* the chat's */
+    assert_int_equal(1, n->in_flight);
+    g->now_ms += 400 * SECOND_MS;
+    heard(g, n);
+    tick_at(g, g->now_ms);
+    assert_int_equal(2, g->errors);
+    assert_string_equal("first_token_timeout", g->failure.code);
+}
+
 static void one_that_waits_ends_at_the_limit_of_its_whole_life(void **state) {
     rig *g = *state;
     node *n = join(g, "busy");
@@ -212,6 +231,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_request_whose_node_is_blamed_is_handed_on_once,
                                         open_rig, close_rig),
         cmocka_unit_test_setup_teardown(a_last_node_that_is_blamed_ends_each_request_once,
+                                        open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(inputs_of_vectors_have_longer_than_a_first_token,
                                         open_rig, close_rig),
         cmocka_unit_test_setup_teardown(one_that_waits_ends_at_the_limit_of_its_whole_life,
                                         open_rig, close_rig),
