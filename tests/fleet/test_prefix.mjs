@@ -46,7 +46,7 @@ await test('every next turn goes to the node that holds the chat and skips all b
     }
     await until(async () => {
         const all = await nodes(fleet);
-        return all.every((n) => n.beat.prefix_snapshots > 0) && all.reduce((sum, n) => sum + n.beat.prefix_tokens, 0) >= 9 * 64;
+        return all.some((n) => n.beat.prefix_snapshots > 0) && all.reduce((sum, n) => sum + n.beat.prefix_tokens, 0) >= 9 * 64;
     }, 'beats tell');
     const metrics = await (await fetch(fleet.url + '/metrics')).text();
     assert.match(metrics, /siliceo_node_prefix_tokens_total\{node="amber"\} \d+/);
