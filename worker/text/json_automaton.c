@@ -3,9 +3,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
     MAX_STACKS = 1 << 16,
+    FIRST_INDEX = 1 << 10,
     MAX_STATES = 4096,
     MAX_MEMBERS = 1 << 18, /* of all sets together */
     MAX_READINGS = 2048,
@@ -34,9 +36,11 @@ _Static_assert(MAX_STATES + FIRST_STATE < NONE, "states are 16 bits");
 
 /* Everything that tidy replaces. */
 typedef struct pools {
+    char *bytes; /* [POOLS_BYTES], where all of these are */
     stack *stacks;
     uint32_t n_stacks;
-    uint32_t *stack_index; /* [2 * MAX_STACKS], id + 1 */
+    uint32_t *stack_index; /* [2 * MAX_STACKS], of which size_index are in use: id + 1 */
+    uint32_t size_index;   /* a power of two, at least twice n_stacks */
     state *states;
     uint32_t n_states;
     uint16_t *state_index; /* [2 * MAX_STATES] */
@@ -60,31 +64,40 @@ struct json_automaton {
 
 /* --- memory --- */
 
+enum {
+    STACKS_BYTES = MAX_STACKS * sizeof(stack),
+    STACK_INDEX_BYTES = 2 * MAX_STACKS * sizeof(uint32_t),
+    STATES_BYTES = MAX_STATES * sizeof(state),
+    MEMBERS_BYTES = MAX_MEMBERS * sizeof(uint32_t),
+    STATE_INDEX_BYTES = 2 * MAX_STATES * sizeof(uint16_t),
+    POOLS_BYTES =
+        STACKS_BYTES + STACK_INDEX_BYTES + STATES_BYTES + MEMBERS_BYTES + STATE_INDEX_BYTES
+};
+_Static_assert(STACKS_BYTES % 8 == 0 && STACK_INDEX_BYTES % 8 == 0 && STATES_BYTES % 8 == 0,
+               "each pool begins where its items may lie");
+
 static void pools_release(pools *p) {
-    free(p->members);
-    free(p->state_index);
-    free(p->states);
-    free(p->stack_index);
-    free(p->stacks);
+    if (p->bytes != NULL) (void)munmap(p->bytes, POOLS_BYTES);
     *p = (pools){0};
 }
 
-/* Untouched pages of it cost nothing. */
+/* Pages of its own, from the system: those that are never touched cost nothing, while calloc
+ * writes zeros over 5 MiB that have been used before. */
 static bool pools_init(pools *p) {
     *p = (pools){0};
-    p->stacks = calloc(MAX_STACKS, sizeof *p->stacks);
-    p->stack_index = calloc((size_t)2 * MAX_STACKS, sizeof *p->stack_index);
-    p->states = calloc(MAX_STATES, sizeof *p->states);
-    p->state_index = calloc((size_t)2 * MAX_STATES, sizeof *p->state_index);
-    p->members = calloc(MAX_MEMBERS, sizeof *p->members);
+    void *bytes =
+        mmap(NULL, POOLS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes == MAP_FAILED) return false;
+    p->bytes = bytes;
+    p->stacks = bytes;
+    p->stack_index = (uint32_t *)(p->bytes + STACKS_BYTES);
+    p->states = (state *)(p->bytes + STACKS_BYTES + STACK_INDEX_BYTES);
+    p->members = (uint32_t *)(p->bytes + STACKS_BYTES + STACK_INDEX_BYTES + STATES_BYTES);
+    p->state_index = (uint16_t *)(p->bytes + POOLS_BYTES - STATE_INDEX_BYTES);
     p->n_stacks = 1; /* BOTTOM */
+    p->size_index = FIRST_INDEX;
     p->n_states = FIRST_STATE;
-    if (p->stacks != NULL && p->stack_index != NULL && p->states != NULL &&
-        p->state_index != NULL && p->members != NULL) {
-        return true;
-    }
-    pools_release(p);
-    return false;
+    return true;
 }
 
 /* --- stacks --- */
@@ -106,11 +119,29 @@ static uint32_t close_of(const json_grammar *g, uint32_t node, uint32_t count) {
     return sum(g->nodes[n->next].close, left * body);
 }
 
+static uint32_t index_of(const pools *p, uint32_t node, uint32_t count, uint32_t parent) {
+    return mix(mix(mix(1, node), count), parent) & (p->size_index - 1);
+}
+
+/* Most answers need a small part of the index: scattered over all of it, each stack would touch
+ * a page of its own. */
+static void grow_index(pools *p) {
+    memset(p->stack_index, 0, p->size_index * sizeof *p->stack_index);
+    p->size_index *= 2;
+    for (uint32_t i = 1; i < p->n_stacks; i++) {
+        const stack *s = &p->stacks[i];
+        uint32_t at = index_of(p, s->node, s->count, s->parent);
+        while (p->stack_index[at] != 0)
+            at = (at + 1) & (p->size_index - 1);
+        p->stack_index[at] = i + 1;
+    }
+}
+
 /* The one stack of this frame on parent; BOTTOM when memory is short or it never ends. */
 static uint32_t stack_of(json_automaton *a, uint32_t node, uint32_t count, uint32_t parent) {
     pools *p = &a->p;
-    uint32_t at = mix(mix(mix(1, node), count), parent) % (2 * MAX_STACKS);
-    for (; p->stack_index[at] != 0; at = (at + 1) % (2 * MAX_STACKS)) {
+    uint32_t at = index_of(p, node, count, parent);
+    for (; p->stack_index[at] != 0; at = (at + 1) & (p->size_index - 1)) {
         const stack *s = &p->stacks[p->stack_index[at] - 1];
         if (s->node == node && s->count == count && s->parent == parent)
             return p->stack_index[at] - 1;
@@ -127,6 +158,7 @@ static uint32_t stack_of(json_automaton *a, uint32_t node, uint32_t count, uint3
                                      .depth = p->stacks[parent].depth + 1,
                                      .close = close};
     p->stack_index[at] = ++p->n_stacks;
+    if (2 * p->n_stacks > p->size_index && p->size_index < 2 * MAX_STACKS) grow_index(p);
     return p->n_stacks - 1;
 }
 
