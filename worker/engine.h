@@ -18,6 +18,7 @@
 #include "worker/embedding_settings.h"
 #include "worker/memory/prefix_cache.h"
 #include "worker/model/model.h"
+#include "worker/speculate_stats.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,6 +32,14 @@ typedef struct engine_progress {
     uint64_t n_bytes, n_total; /* read of the model; 0 of 0 before and after that */
     uint64_t left_ms;          /* until it is read, by the rate so far; 0: not known */
 } engine_progress;
+
+/* Who may guess tokens ahead; see speculate.h. */
+typedef enum speculate_wish {
+    SPECULATE_OFF,
+    SPECULATE_AUTO, /* look-up, and the draft where one is named, as far as it costs little */
+    SPECULATE_LOOKUP,
+    SPECULATE_DRAFT
+} speculate_wish;
 
 typedef struct engine_params {
     const char *model_path;
@@ -59,6 +68,10 @@ typedef struct engine_params {
     int64_t prefix_ram_mib;       /* for beginnings of prompts; 0: none; -1: a share of RAM */
     uint32_t prefix_every_tokens; /* between snapshots in long prompts; 0: at messages alone */
     embedding_pooling pooling;
+    speculate_wish speculate;
+    const char *draft_path; /* of a smaller model with the same vocabulary; NULL: none */
+    uint32_t draft_tokens;  /* guesses of a sequence and step at most; 0: auto */
+    bool fixed_depth;       /* that many always, whatever they cost */
     void (*on_progress)(void *context, const engine_progress *p); /* while opening, or NULL */
     void *progress_context;
 } engine_params;
@@ -83,7 +96,8 @@ typedef struct engine_stats {
     double misses_per_token;
     double prefill_tok_per_s;
     double decode_tok_per_s;
-    model_stats model; /* since the start */
+    model_stats model;       /* since the start */
+    speculate_stats guesses; /* since the start */
     uint64_t ram_used_bytes;
     /* Sequences that gave up their place: with all they held, without it, and those of the
      * former, choices of a parked prompt too, that got it back; since the start. */

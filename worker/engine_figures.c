@@ -30,6 +30,7 @@ void engine_read_stats(engine *e, engine_stats *out) {
     out->not_parked = kept.refused;
     out->restored = kept.restored;
     model_read_stats(e->model, &out->model);
+    if (e->guesses != NULL) speculate_read_stats(e->guesses, &out->guesses);
     engine_rates_read(&e->rates, clock_monotonic_ns(), out);
     if (e->plan.n_slots == 0) {
         out->hit_rate = -1;

@@ -51,6 +51,8 @@ static status make_plan(engine *e, error *err) {
     if (rc != STATUS_OK) return rc;
     rc = model_config_read(&geometry, e->file, err);
     if (rc != STATUS_OK) return rc;
+    rc = engine_plan_guesses(e, &geometry, &wish, err);
+    if (rc != STATUS_OK) return rc;
     rc = model_weights_map(&weights, &geometry, e->file, err);
     if (rc == STATUS_OK) rc = plan_make(&e->plan, &geometry, &weights, &wish, err);
     model_weights_release(&weights);
@@ -193,7 +195,7 @@ static status open_text(engine *e, error *err) {
 }
 
 static status make_step_memory(engine *e, error *err) {
-    uint32_t n_vocab = model_configuration(e->model)->n_vocab, n = e->plan.n_states;
+    uint32_t n_vocab = model_configuration(e->model)->n_vocab, n = e->params.n_sequences;
     status rc = kv_pages_new(&e->pages, e->plan.n_pages, err);
     if (rc != STATUS_OK) return rc;
     rc = parked_store_new(&e->parked, e->model, e->plan.park_bytes, err);
@@ -203,7 +205,7 @@ static status make_step_memory(engine *e, error *err) {
     if (rc != STATUS_OK) return rc;
     const scheduler_params order = {.pages = e->pages,
                                     .n_sequences = n,
-                                    .states_per_sequence = 1,
+                                    .states_per_sequence = 1 + e->plan.n_guesses,
                                     .chunk_tokens = e->plan.chunk_tokens,
                                     .max_waiting = ENGINE_MAX_WAITING,
                                     .max_step_ms = e->params.max_step_ms,
@@ -271,6 +273,7 @@ status engine_open(engine **out, const engine_params *params, const engine_sink 
     choose_seed(e);
     progress(e, 950, "warming up");
     rc = warm_up(e, err);
+    if (rc == STATUS_OK) rc = engine_open_guesses(e, err);
     if (rc != STATUS_OK) goto fail;
     rc = engine_poison_begin(e, err);
     if (rc != STATUS_OK) goto fail;
@@ -301,6 +304,9 @@ void engine_close(engine *e) {
     free(e->segments);
     free(e->pieces);
     sampler_scratch_free(e->scratch);
+    speculate_free(e->guesses);
+    free(e->decoding);
+    free(e->states_after);
     scheduler_free(e->scheduler);
     parked_store_free(e->parked);
     prefix_cache_close(e->prefixes);

@@ -7,6 +7,7 @@
  *   engine_memory.c   sequences give up what they hold, and get it back
  *   engine_prefix.c   what prompts have in common need not run again
  *   engine_poison.c   tests have what nobody owns filled with NaN
+ *   engine_speculate.c  who guesses, and for whom
  *   engine_figures.c  what others want to know of it, and its own measurement
  *
  * Private to those.  Thread: engine.
@@ -22,6 +23,7 @@
 #include "worker/memory/prefix_cache.h"
 #include "worker/request.h"
 #include "worker/scheduler.h"
+#include "worker/speculate.h"
 
 enum { ENGINE_MAX_WAITING = 256, ENGINE_MAX_WARNINGS = 4 };
 
@@ -50,15 +52,20 @@ struct engine {
     scheduler_piece *pieces;
     model_segment *segments;
     float *logits;
-    bool owns_logits; /* else the model does */
-    model_best *best; /* [max_outputs], where a step wants no more */
-    float *hidden;    /* [max_rows][n_embd], what inputs of vectors want */
-    float *raw_row;   /* a row as the model gave it, for log probabilities */
-    float *fork_row;  /* a row of a prompt, for the next of its choices */
+    bool owns_logits;  /* else the model does */
+    model_best *best;  /* [max_outputs], where a step wants no more */
+    bool has_logits;   /* the last step's are in logits, else in best what it gave */
+    uint64_t model_ns; /* that the model took for it */
+    float *hidden;     /* [max_rows][n_embd], what inputs of vectors want */
+    float *raw_row;    /* a row as the model gave it, for log probabilities */
+    float *fork_row;   /* a row of a prompt, for the next of its choices */
     sampler_scratch *scratch;
     unsigned char *poison; /* a page or a state of NaN, where tests ask for it */
     int32_t *masked;       /* see make_masks() */
     size_t n_masked, n_masked_with_ends, n_masked_to_speak;
+    speculate *guesses;     /* NULL: nobody guesses */
+    uint32_t *states_after; /* [n_sequences][1 + n_guesses] */
+    sequence **decoding;    /* [n_sequences] */
     model_stats before;
     engine_rates rates;
     uint64_t ram_read_ms;
@@ -81,6 +88,14 @@ status engine_open_prefixes(engine *e, scheduler_cache *hooks, error *err);
 /* Note in r which of its prompt's beginnings are held, and which of any are no more, before it
  * is told. */
 void engine_note_held(engine *e, request *r);
+
+/* What guesses need of the plan; and their drafters. */
+status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err);
+status engine_open_guesses(engine *e, error *err);
+/* Before a step is planned: guesses behind everyone that decodes. */
+void engine_guess(engine *e);
+/* Where the states after the rows of a piece with guesses go. */
+const uint32_t *engine_states_after(engine *e, size_t piece, const sequence *who);
 
 /* Give the scheduler inputs of vector requests for which there is room. */
 void engine_begin_vectors(engine *e);

@@ -21,13 +21,16 @@ static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
         request *r = who->owner;
         if (r->started_ns == 0) r->started_ns = now_ns;
         if (who->n_run == 0) model_state_clear(e->model, who->state);
-        e->segments[i] = (model_segment){.state = who->state,
-                                         .position = who->n_run,
-                                         .tokens = who->tokens + who->n_run,
-                                         .n_tokens = e->pieces[i].n_tokens,
-                                         .pages = who->pages,
-                                         .trace = (uint32_t)r->id,
-                                         .n_outputs = e->pieces[i].wants_logits ? 1 : 0};
+        e->segments[i] = (model_segment){
+            .state = who->state,
+            .position = who->n_run,
+            .tokens = who->tokens + who->n_run,
+            .n_tokens = e->pieces[i].n_tokens,
+            .pages = who->pages,
+            .trace = (uint32_t)r->id,
+            .n_outputs = e->pieces[i].wants_logits ? 1 + e->pieces[i].n_drafted : 0};
+        if (e->pieces[i].n_drafted > 0)
+            e->segments[i].states_after = engine_states_after(e, i, who);
         hidden = engine_ask_vectors(&e->pieces[i], &e->segments[i], hidden);
         n_rows += e->pieces[i].n_tokens;
     }
@@ -43,7 +46,8 @@ static void fail_step(engine *e, size_t n, const error *cause) {
     engine_sweep(e);
 }
 
-static void count_step(engine *e, size_t n, uint32_t n_rows, uint64_t begun_ns) {
+/* Guesses are not counted as decoded; those that came true are added later. */
+static engine_rates_step count_step(engine *e, size_t n, uint32_t n_rows, uint64_t begun_ns) {
     model_stats now;
     model_read_stats(e->model, &now);
     uint64_t lookups = now.expert_lookups - e->before.expert_lookups;
@@ -60,9 +64,11 @@ static void count_step(engine *e, size_t n, uint32_t n_rows, uint64_t begun_ns) 
         r->expert_misses += (double)(lookups - hits) * rows / n_rows;
         r->rows += rows;
         bool is_prompt = e->pieces[i].who->n_run < e->pieces[i].who->n_prompt;
-        *(is_prompt ? &step.n_prompt : &step.n_decoded) += rows;
+        *(is_prompt ? &step.n_prompt : &step.n_decoded) += rows - e->pieces[i].n_drafted;
     }
-    engine_rates_add(&e->rates, &step);
+    if (e->guesses != NULL && step.n_prompt == 0)
+        speculate_note_step(e->guesses, n_rows, e->model_ns);
+    return step;
 }
 
 static size_t count_masked(const engine *e, const request *r, const choice *c) {
@@ -84,36 +90,42 @@ static bool wants_best_alone(const engine *e, size_t n) {
     return model_finds_best(e->model);
 }
 
-/* Whether every row's best may be taken: a number, and not masked. */
-static bool best_will_do(const engine *e, size_t n) {
-    const model_best *best = e->best;
-    for (size_t i = 0; i < n; i++) {
-        if (e->segments[i].n_outputs == 0) continue;
-        choice *c = choice_of(&e->pieces[i]);
-        size_t n_masked = count_masked(e, e->pieces[i].who->owner, c);
-        if (request_forced(c) >= 0) {
-            best++;
-            continue;
-        }
-        if (best->id < 0 || isinf(best->logit)) return false;
-        if (request_format_holds(c) && !request_format_allows(c, best->id)) return false;
-        for (size_t j = 0; j < n_masked; j++) {
-            if (e->masked[j] == best->id) return false;
-        }
-        best++;
+/* Whether a row's best may be taken: a number, and not masked. */
+static bool best_will_do(const engine *e, const request *r, choice *c, const model_best *best) {
+    if (request_forced(c) >= 0) return true;
+    if (best->id < 0 || isinf(best->logit) || !sampler_is_plain(c->draws)) return false;
+    if (request_format_holds(c) && !request_format_allows(c, best->id)) return false;
+    size_t n_masked = count_masked(e, r, c);
+    for (size_t j = 0; j < n_masked; j++) {
+        if (e->masked[j] == best->id) return false;
     }
     return true;
 }
 
-/* Run the step.  *best: of each row that wants logits; NULL where they are in e->logits. */
-static status run_model(engine *e, size_t n, const model_best **best, error *err) {
-    *best = NULL;
-    if (!wants_best_alone(e, n)) return model_step(e->model, e->segments, n, e->logits, err);
-    status rc = model_step_best(e->model, e->segments, n, e->context.n_vocab, e->best, err);
-    if (rc != STATUS_OK) return rc;
-    if (!best_will_do(e, n)) return model_read_logits(e->model, e->logits, err);
-    *best = e->best;
-    return STATUS_OK;
+/* The same of the first row of each piece; of rows after it, it depends on those before. */
+static bool bests_will_do(const engine *e, size_t n) {
+    const model_best *best = e->best;
+    for (size_t i = 0; i < n; i++) {
+        if (e->segments[i].n_outputs == 0) continue;
+        const scheduler_piece *piece = &e->pieces[i];
+        if (!best_will_do(e, piece->who->owner, choice_of(piece), best)) return false;
+        best += e->segments[i].n_outputs;
+    }
+    return true;
+}
+
+/* Run the step.  e->has_logits: of the rows that want them they are in e->logits, else what is
+ * best of each is in e->best. */
+static status run_model(engine *e, size_t n, error *err) {
+    uint64_t begun_ns = clock_monotonic_ns();
+    e->has_logits = !wants_best_alone(e, n);
+    status rc = e->has_logits ? model_step(e->model, e->segments, n, e->logits, err)
+                              : model_step_best(e->model, e->segments, n, e->context.n_vocab,
+                                                e->best, err);
+    e->model_ns = clock_monotonic_ns() - begun_ns;
+    if (rc != STATUS_OK || e->has_logits || bests_will_do(e, n)) return rc;
+    e->has_logits = true;
+    return model_read_logits(e->model, e->logits, err);
 }
 
 /* A token of a row.  Taking the largest, most answers fit their format by themselves: it is
@@ -182,37 +194,87 @@ static void take_rows(engine *e, const scheduler_piece *piece, float *logits,
     if (!r->over) take_row(e, piece, logits, best);
 }
 
+/* What a device found best may be of no use behind a guess: then all logits are read.  False
+ * where that failed, and the request with it. */
+static bool need_row(engine *e, const scheduler_piece *piece, const model_best *best) {
+    request *r = piece->who->owner;
+    error cause = {0};
+    if (e->has_logits || best_will_do(e, r, choice_of(piece), best)) return true;
+    e->has_logits = true;
+    status rc = model_read_logits(e->model, e->logits, &cause);
+    if (rc == STATUS_OK) return true;
+    request_fault f = engine_fault(500, "device_error", true, rc, cause.text);
+    engine_end_request(e, r, &f);
+    return false;
+}
+
+/* The token of each row as long as it is the one that was guessed; `row` counts the step's.
+ * Returns the guesses that came true. */
+static uint32_t take_guessed(engine *e, const scheduler_piece *piece, const model_segment *s,
+                             size_t row) {
+    sequence *who = piece->who;
+    const request *r = who->owner;
+    uint32_t n_true = 0;
+    for (;; n_true++, row++) {
+        int32_t guess = n_true < piece->n_drafted ? who->tokens[who->n_tokens] : -1;
+        if (!need_row(e, piece, &e->best[row])) break;
+        take_row(e, piece, e->logits + row * model_configuration(e->model)->n_vocab,
+                 e->has_logits ? NULL : &e->best[row]);
+        bool goes_on = !r->over && who->phase == SEQUENCE_RUNNING;
+        if (!goes_on || guess != who->tokens[who->n_tokens - 1]) break;
+    }
+    if (who->phase == SEQUENCE_RUNNING) who->state = s->states_after[n_true];
+    who->n_drafted = 0;
+    scheduler_advance(e->scheduler, who, piece->n_tokens - piece->n_drafted + n_true);
+    return n_true;
+}
+
+/* Returns the tokens beyond those of a step without guesses. */
+static uint32_t take_piece(engine *e, const scheduler_piece *piece, const model_segment *s,
+                           size_t row) {
+    sequence *who = piece->who;
+    const request *r = who->owner;
+    bool decodes = who->n_run >= who->n_prompt;
+    uint32_t n_true = 0;
+    if (piece->n_drafted > 0 && !r->over) {
+        n_true = take_guessed(e, piece, s, row);
+    } else {
+        scheduler_advance(e->scheduler, who, piece->n_tokens);
+        float *logits = e->logits + row * model_configuration(e->model)->n_vocab;
+        if (!r->over && r->vectors != NULL)
+            engine_take_vectors(e, piece, s, logits);
+        else if (!r->over && s->n_outputs > 0)
+            take_rows(e, piece, logits, e->has_logits ? NULL : &e->best[row]);
+    }
+    if (e->guesses != NULL && decodes)
+        speculate_take(e->guesses, who, piece->n_drafted, n_true);
+    return n_true;
+}
+
 status engine_step(engine *e, bool *did_work, error *err) {
     uint64_t begun_ns = clock_monotonic_ns();
     *did_work = false;
     engine_end_late_requests(e, begun_ns);
     engine_begin_vectors(e);
+    engine_guess(e);
     size_t n = scheduler_plan(e->scheduler, e->pieces);
     if (n == 0) return STATUS_OK;
     *did_work = true;
     uint32_t n_rows = make_segments(e, n, begun_ns);
     error cause = {0};
-    const model_best *best = NULL;
-    status rc = run_model(e, n, &best, &cause);
+    status rc = run_model(e, n, &cause);
     if (rc != STATUS_OK) {
         fail_step(e, n, &cause);
         return error_set(err, rc, "%s", cause.text);
     }
-    count_step(e, n, n_rows, begun_ns);
-    float *row = e->logits;
+    engine_rates_step figures = count_step(e, n, n_rows, begun_ns);
+    size_t row = 0;
     for (size_t i = 0; i < n; i++) {
-        const scheduler_piece *piece = &e->pieces[i];
-        scheduler_advance(e->scheduler, piece->who, piece->n_tokens);
-        const request *r = piece->who->owner;
         uint32_t n_outputs = e->segments[i].n_outputs;
-        if (!r->over && r->vectors != NULL)
-            engine_take_vectors(e, piece, &e->segments[i], row);
-        else if (!r->over && n_outputs > 0)
-            take_rows(e, piece, row, best);
-        if (n_outputs == 0) continue;
-        row += model_configuration(e->model)->n_vocab;
-        if (best != NULL) best++;
+        figures.n_decoded += take_piece(e, &e->pieces[i], &e->segments[i], row);
+        row += n_outputs;
     }
+    engine_rates_add(&e->rates, &figures);
     engine_sweep(e);
     engine_begin_vectors(e); /* so that the figures between steps tell that there is work */
     scheduler_note_time(e->scheduler, clock_monotonic_ns() - begun_ns);

@@ -8,7 +8,7 @@
  * between them. */
 static bool may_begin(const engine *e, const request *r) {
     const embedding *v = r->vectors;
-    return v->next != NULL && v->n_begun - v->n_over < e->plan.n_states &&
+    return v->next != NULL && v->n_begun - v->n_over < e->params.n_sequences &&
            scheduler_has_room(e->scheduler, 1);
 }
 

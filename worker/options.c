@@ -161,6 +161,12 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
     out->pooling = strcmp(o->pooling, "mean") == 0   ? POOLING_MEAN
                    : strcmp(o->pooling, "last") == 0 ? POOLING_LAST
                                                      : POOLING_AUTO;
+    out->speculate = strcmp(o->speculate, "auto") == 0     ? SPECULATE_AUTO
+                     : strcmp(o->speculate, "lookup") == 0 ? SPECULATE_LOOKUP
+                     : strcmp(o->speculate, "draft") == 0  ? SPECULATE_DRAFT
+                                                           : SPECULATE_OFF;
+    out->draft_path = o->draft;
+    out->draft_tokens = (uint32_t)o->draft_tokens;
     out->kv = strcmp(o->kv, "f32") == 0  ? KV_F32
               : strcmp(o->kv, "q8") == 0 ? KV_Q8
               : strcmp(o->kv, "q4") == 0 ? KV_Q4

@@ -40,6 +40,9 @@ typedef struct model_options {
     const char *pooling;
     int64_t prefix_ram_mib;
     int64_t prefix_every_tokens;
+    const char *speculate;
+    const char *draft;
+    int64_t draft_tokens;
     const char *log_level;
     bool help;
 } model_options;
@@ -114,6 +117,13 @@ typedef struct model_options {
         OPTIONS_KEY(s, m, "prefix.every_tokens", CONFIG_INT, prefix_every_tokens, "1024", 0,   \
                     1048576, NULL,                                                             \
                     "long prompts can be resumed every so many tokens; 0: at messages alone"), \
+        OPTIONS_KEY(s, m, "speculate", CONFIG_CHOICE, speculate, "auto", 0, 0,                 \
+                    "auto|off|lookup|draft",                                                   \
+                    "who guesses tokens ahead: prompt look-up, a draft model, or both"),       \
+        OPTIONS_KEY(s, m, "draft", CONFIG_STRING, draft, NULL, 0, 0, NULL,                     \
+                    "GGUF file of a small model with the same vocabulary, which guesses"),     \
+        OPTIONS_KEY(s, m, "draft_tokens", CONFIG_INT, draft_tokens, "0", 0, 16, NULL,          \
+                    "tokens guessed ahead at most; 0: auto"),                                  \
         OPTIONS_KEY(s, m, "log_level", CONFIG_CHOICE, log_level, "info", 0, 0,                 \
                     "debug|info|warn|error", "lines below it are not written"),                \
         OPTIONS_KEY(s, m, "help", CONFIG_BOOL, help, "false", 0, 0, NULL, "this list")

@@ -179,6 +179,13 @@ static status plan_slots(memory_plan *plan, const model_config *c, const plan_re
     return STATUS_OK;
 }
 
+/* A draft model computes on the CPU. */
+static void add_draft_line(memory_plan *plan, const plan_request *r) {
+    if (r->draft_bytes == 0) return;
+    char *note = add_line(plan, "draft model", PLAN_RAM, r->draft_bytes);
+    (void)snprintf(note, NOTE_BYTES, "its file and states; up to %u guesses", r->n_guesses);
+}
+
 static void add_expert_lines(memory_plan *plan, const model_config *c, const model_weights *w) {
     uint64_t experts = 0, largest = 0;
     expert_bytes(c, w, &experts, &largest);
@@ -203,6 +210,7 @@ static void add_fixed_lines(memory_plan *plan, const model_config *c, const mode
     uint64_t state = model_config_state_bytes(c);
     note = add_line(plan, "recurrent states", PLAN_RAM, plan->n_states * state);
     (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes", plan->n_states, state);
+    add_draft_line(plan, r);
     note = add_line(plan, "workspace", PLAN_RAM, plan->max_rows * row_bytes(c));
     (void)snprintf(note, NOTE_BYTES, "%u rows a step, an estimate", plan->max_rows);
     /* One float row a sequence, and the sampler's copy and candidates. */
@@ -231,7 +239,7 @@ static uint64_t needed_bytes(const memory_plan *plan) {
 
 static status plan_context(memory_plan *plan, const model_config *c, const model_weights *w,
                            const plan_request *r, error *err) {
-    uint64_t page = plan_page_bytes(c, r->kv);
+    uint64_t page = plan_page_bytes(c, r->kv) + r->draft_page_bytes;
     uint64_t fixed = needed_bytes(plan);
     if (fixed + page > r->ram_bytes) {
         return error_set(err, STATUS_NO_MEMORY,
@@ -271,8 +279,9 @@ static status plan_context(memory_plan *plan, const model_config *c, const model
     uint64_t held = (uint64_t)plan->n_pages * MODEL_PAGE_TOKENS;
     plan->n_context = held < wish ? (uint32_t)held : wish;
     char *note = add_line(plan, "KV pages", PLAN_RAM, plan->n_pages * page);
-    (void)snprintf(note, NOTE_BYTES, "%u of %u tokens, %" PRIu64 " bytes", plan->n_pages,
-                   (unsigned)MODEL_PAGE_TOKENS, page);
+    (void)snprintf(note, NOTE_BYTES, "%u of %u tokens, %" PRIu64 " bytes%s", plan->n_pages,
+                   (unsigned)MODEL_PAGE_TOKENS, page,
+                   r->draft_page_bytes > 0 ? ", the draft's with them" : "");
     return STATUS_OK;
 }
 
@@ -488,12 +497,14 @@ static status make(memory_plan *out, const model_config *config, const model_wei
                          request->n_sequences);
     }
     out->budget_bytes = request->ram_bytes;
-    out->n_states = request->n_sequences;
+    out->n_sequences = request->n_sequences;
+    out->n_guesses = request->n_guesses;
+    out->n_states = request->n_sequences * (1 + request->n_guesses);
     /* Pieces of a prompt end at multiples of a chunk, so a step holds at least one. */
     out->chunk_tokens = request->chunk_tokens / MODEL_CHUNK_TOKENS * MODEL_CHUNK_TOKENS;
     if (out->chunk_tokens == 0) out->chunk_tokens = MODEL_CHUNK_TOKENS;
-    out->max_rows = out->chunk_tokens + request->n_sequences;
-    out->max_outputs = request->n_sequences;
+    out->max_rows = out->chunk_tokens + out->n_states;
+    out->max_outputs = out->n_states;
     status rc = plan_slots(out, config, request, err);
     if (rc != STATUS_OK) return rc;
     if (request->backend == BACKEND_CUDA) return plan_cuda(out, config, weights, request, err);
@@ -536,7 +547,7 @@ size_t plan_print(const memory_plan *plan, char *out, size_t cap) {
             length = snprintf(
                 at, left, "%-17s %10.1f MiB  of %.1f MiB; context %u tokens, %u sequences\n",
                 "needed", (double)plan->needed_bytes / MIB, (double)plan->budget_bytes / MIB,
-                plan->n_context, plan->n_states);
+                plan->n_context, plan->n_sequences);
         }
         if (length > 0) n += (size_t)length;
     }

@@ -17,8 +17,11 @@
 #include <stdint.h>
 
 typedef struct plan_request {
-    uint32_t n_context;   /* 0: as much of the trained context as memory allows */
-    uint32_t n_sequences; /* running at once */
+    uint32_t n_context;        /* 0: as much of the trained context as memory allows */
+    uint32_t n_sequences;      /* running at once */
+    uint32_t n_guesses;        /* of a sequence in a step: rows and states more */
+    uint64_t draft_bytes;      /* of a draft model: its file and states, and */
+    uint64_t draft_page_bytes; /* as many pages as the model has */
     uint32_t chunk_tokens;
     kv_type kv;
     int64_t n_slots;    /* -1: auto: on the CPU 0, experts are read where they lie; on a GPU as
@@ -51,7 +54,9 @@ enum { PLAN_MAX_LINES = 24, PLAN_RECORDS_UNDER_WAY = 16 };
 typedef struct memory_plan {
     uint32_t n_context;
     uint32_t n_pages;
-    uint32_t n_states;
+    uint32_t n_sequences;
+    uint32_t n_guesses;
+    uint32_t n_states;     /* of each sequence one, and one a guess */
     uint32_t n_slots;      /* 0: experts are read where they lie */
     bool pins_experts;     /* on a GPU: every expert's record stays in pinned RAM, and there is
                         * room for the file's pages beside them */

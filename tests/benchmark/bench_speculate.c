@@ -1,0 +1,236 @@
+/* bench_speculate.c - what guesses bring on texts of some kinds: the same requests with and
+ * without, step by step in turn in one process, so that a busy machine slows both alike.
+ *
+ *     bench_speculate MODEL DRAFT THREADS REPEATS
+ *
+ * One JSON a line for each text and kind of guesses: share of guesses that came true, tokens a
+ * step, the medians of both rates over the repeats and of their quotient.  Time is that from
+ * the first token to the last, whole steps with guessing and sampling.  The ids of both must be
+ * the same, or it fails.
+ */
+#include "common/clock.h"
+#include "worker/engine.h"
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_IDS = 4096, MAX_REPEATS = 64 };
+
+typedef struct text_case {
+    const char *kind;
+    wire_kind wire;
+    const char *body;
+} text_case;
+
+#define CHAT(words, n)                                                                         \
+    "{\"messages\":[" words "],\"temperature\":0,\"max_tokens\":" #n                           \
+    ",\"chat_template_kwargs\":{\"enable_thinking\":false}}"
+#define USER(text) "{\"role\":\"user\",\"content\":\"" text "\"}"
+#define SAID(text) ",{\"role\":\"assistant\",\"content\":\"" text "\"},"
+#define WORDS                                                                                  \
+    "ring goat wolf clock forest mountain yellow lamp stone river bridge garden window "       \
+    "silver market bread"
+#define ADD                                                                                    \
+    "Here is the function:\\n\\n```c\\nint add(int a, int b)\\n{\\n    return a + b;\\n}\\n"   \
+    "```\\n\\nIt adds its two arguments."
+
+/* In noise every token is one of eight, almost alike in likelihood: what came before is always
+ * found and hardly ever tells what comes. */
+static const text_case cases[] = {
+    {"counting", WIRE_CHAT, CHAT(USER("Count from 1 to 90."), 256)},
+    {"copying", WIRE_CHAT,
+     CHAT(USER("Repeat exactly: " WORDS) SAID(WORDS) USER("Repeat exactly: " WORDS), 64)},
+    {"code", WIRE_CHAT,
+     CHAT(USER("Write a C function that adds two integers.") SAID(ADD)
+              USER("Write a C function that adds two integers."),
+          64)},
+    {"prose", WIRE_CHAT, CHAT(USER("Tell me a story about a fox and a lamp."), 256)},
+    {"noise", WIRE_COMPLETION,
+     "{\"prompt\":\"1 2 3 4 5 6 7 8\",\"temperature\":2,\"top_k\":0,\"top_p\":1,"
+     "\"seed\":7,\"max_tokens\":512,\"ignore_eos\":true,\"logit_bias\":{\"100\":100,"
+     "\"101\":100,\"102\":100,\"103\":100,\"104\":100,\"105\":100,\"106\":100,"
+     "\"107\":100}}"},
+};
+enum { N_CASES = sizeof cases / sizeof cases[0] };
+
+typedef struct run {
+    int32_t ids[MAX_IDS];
+    size_t n_ids;
+    uint64_t took_ns;
+    bool failed;
+} run;
+
+typedef struct side {
+    engine *e;
+    run now;
+} side;
+
+static void take_tokens(void *context, const wire_tokens *t) {
+    run *r = &((side *)context)->now;
+    for (size_t i = 0; i < t->n_ids && r->n_ids < MAX_IDS; i++)
+        r->ids[r->n_ids++] = t->ids[i];
+}
+
+static void take_done(void *context, const wire_done *d) {
+    (void)context;
+    (void)d;
+}
+
+static void take_error(void *context, const wire_error *e) {
+    ((side *)context)->now.failed = true;
+    (void)fprintf(stderr, "bench_speculate: %.*s\n", (int)e->text.length, e->text.bytes);
+}
+
+static int open_side(side *out, const char *path, const char *draft, uint32_t n_threads,
+                     speculate_wish wish) {
+    error err = {0};
+    const engine_params params = {.model_path = path,
+                                  .backend = BACKEND_CPU,
+                                  .n_threads = n_threads,
+                                  .n_context = 1024,
+                                  .n_sequences = 1,
+                                  .chunk_tokens = 256,
+                                  .kv = KV_F16,
+                                  .activations = ACTIVATIONS_INT8,
+                                  .n_slots = -1,
+                                  .inserts_per_layer = 4,
+                                  .seed = 1,
+                                  .speculate = wish,
+                                  .draft_path = draft};
+    const engine_sink sink = {out, take_tokens, take_done, take_error};
+    if (engine_open(&out->e, &params, &sink, &err) == STATUS_OK) return 0;
+    (void)fprintf(stderr, "bench_speculate: %s\n", err.text);
+    return -1;
+}
+
+static uint64_t now_ns(bool by_cpu) {
+    struct timespec t;
+    if (!by_cpu) return clock_monotonic_ns();
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* A step, its time counted behind the first token.  False when there is nothing left to do. */
+static bool step(side *s, bool by_cpu) {
+    error err = {0};
+    bool working = false, counts = s->now.n_ids > 0;
+    uint64_t begun = now_ns(by_cpu);
+    if (engine_step(s->e, &working, &err) != STATUS_OK) {
+        (void)fprintf(stderr, "bench_speculate: %s\n", err.text);
+        s->now.failed = true;
+    }
+    if (counts) s->now.took_ns += now_ns(by_cpu) - begun;
+    return working && !s->now.failed;
+}
+
+static void begin(side *s, const text_case *c) {
+    error err = {0};
+    const wire_submit submit = {
+        .request = 1, .kind = c->wire, .body = wire_text(c->body, strlen(c->body))};
+    memset(&s->now, 0, sizeof s->now);
+    if (engine_submit(s->e, &submit, &err) == STATUS_OK) return;
+    (void)fprintf(stderr, "bench_speculate: %s\n", err.text);
+    s->now.failed = true;
+}
+
+/* Both sides answer, a step of one after a step of the other. */
+static void run_case(side *a, side *b, const text_case *c, bool by_cpu) {
+    begin(a, c);
+    begin(b, c);
+    for (bool more_a = true, more_b = true; more_a || more_b;) {
+        more_a = more_a && step(a, by_cpu);
+        more_b = more_b && step(b, by_cpu);
+    }
+}
+
+/* Tokens a second after the first; 0: it failed. */
+static double rate_of(const run *r) {
+    if (r->failed || r->n_ids < 2 || r->took_ns == 0) return 0;
+    return (double)(r->n_ids - 1) * 1e9 / (double)r->took_ns;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, by_size);
+    return values[n / 2];
+}
+
+static void read_guesses(const side *s, speculate_stats *out, uint64_t *steps) {
+    engine_stats stats;
+    engine_read_stats(s->e, &stats);
+    *out = stats.guesses;
+    *steps = stats.model.steps;
+}
+
+static int compare(side *plain, side *guessing, const text_case *c, const char *name,
+                   int repeats, bool by_cpu) {
+    double off[MAX_REPEATS], on[MAX_REPEATS], ratio[MAX_REPEATS];
+    speculate_stats before, after;
+    uint64_t steps_before = 0, steps_after = 0, drafted = 0, accepted = 0, draft_ns = 0;
+    size_t n_tokens = 0;
+    read_guesses(guessing, &before, &steps_before);
+    for (int i = 0; i < repeats; i++) {
+        run_case(plain, guessing, c, by_cpu);
+        off[i] = rate_of(&plain->now);
+        on[i] = rate_of(&guessing->now);
+        if (off[i] <= 0 || on[i] <= 0) return -1;
+        ratio[i] = on[i] / off[i];
+        n_tokens += guessing->now.n_ids;
+        if (plain->now.n_ids != guessing->now.n_ids ||
+            memcmp(plain->now.ids, guessing->now.ids, plain->now.n_ids * sizeof(int32_t)) !=
+                0) {
+            (void)fprintf(stderr, "bench_speculate: %s, %s: other ids\n", c->kind, name);
+            return -1;
+        }
+    }
+    read_guesses(guessing, &after, &steps_after);
+    for (int k = 0; k < DRAFTER_KINDS; k++) {
+        drafted += after.drafted[k] - before.drafted[k];
+        accepted += after.accepted[k] - before.accepted[k];
+        draft_ns += after.draft_ns[k] - before.draft_ns[k];
+    }
+    double rows = (double)(after.rows_steps - before.rows_steps);
+    (void)printf("{\"text\":\"%s\",\"guesses\":\"%s\",\"tokens\":%zu,\"drafted\":%llu,"
+                 "\"accepted_share\":%.4f,\"tokens_per_step\":%.4f,\"off_tok_per_s\":%.1f,"
+                 "\"on_tok_per_s\":%.1f,\"speed_up\":%.4f,\"us_per_guess\":%.1f}\n",
+                 c->kind, name, n_tokens / (size_t)repeats, (unsigned long long)drafted,
+                 drafted > 0 ? (double)accepted / (double)drafted : 0,
+                 rows > 0 ? (rows + (double)accepted) / rows : 1, median(off, repeats),
+                 median(on, repeats), median(ratio, repeats),
+                 drafted > 0 ? (double)draft_ns / 1e3 / (double)drafted : 0);
+    return 0;
+}
+
+int main(int argc, char *argv[]) {
+    static const struct {
+        const char *name;
+        speculate_wish wish;
+    } kinds[] = {
+        {"lookup", SPECULATE_LOOKUP}, {"draft", SPECULATE_DRAFT}, {"auto", SPECULATE_AUTO}};
+    if (argc != 5) {
+        (void)fprintf(stderr, "usage: bench_speculate MODEL DRAFT THREADS REPEATS\n");
+        return 2;
+    }
+    uint32_t n_threads = (uint32_t)strtoul(argv[3], NULL, 10);
+    int repeats = (int)strtoul(argv[4], NULL, 10), rc = 0;
+    if (repeats < 1 || repeats > MAX_REPEATS) repeats = 5;
+    side *plain = calloc(2, sizeof *plain), *guessing = plain + 1;
+    if (plain == NULL || open_side(plain, argv[1], NULL, n_threads, SPECULATE_OFF) != 0) rc = 1;
+    for (size_t k = 0; rc == 0 && k < sizeof kinds / sizeof kinds[0]; k++) {
+        if (open_side(guessing, argv[1], argv[2], n_threads, kinds[k].wish) != 0) rc = 1;
+        for (int i = 0; rc == 0 && i < N_CASES; i++)
+            if (compare(plain, guessing, &cases[i], kinds[k].name, repeats, n_threads == 1) !=
+                0)
+                rc = 1;
+        engine_close(guessing->e);
+    }
+    if (plain != NULL) engine_close(plain->e);
+    free(plain);
+    return rc;
+}

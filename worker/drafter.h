@@ -1,0 +1,71 @@
+/* drafter.h - who guesses the next tokens of sequences: prompt look-up, a draft model, the
+ * model's own MTP block.
+ *
+ * A drafter knows a sequence by its place, a number below n_places, and by its key, which no
+ * other sequence ever has.  It is asked for guesses between steps and never told what became
+ * of them: the next time it sees the tokens.  What it has of a sequence it keeps until its
+ * place is another's, so preemption, cached prompts and cancelling are nothing to it.
+ *
+ * Guesses are never wrong in the answer, only in vain: see speculate.h.
+ * Allocates only when opened.  Thread: engine.
+ */
+#ifndef SILICEO_WORKER_DRAFTER_H
+#define SILICEO_WORKER_DRAFTER_H
+
+#include "common/error.h"
+#include "common/gguf.h"
+#include "worker/model/model.h"
+#include "worker/speculate_stats.h"
+#include <stdint.h>
+
+typedef struct drafter_ask {
+    uint64_t key;          /* 0: nobody */
+    const int32_t *tokens; /* all that are known of the sequence, [n_tokens] */
+    uint32_t n_tokens;
+    uint32_t n_prompt;
+    uint32_t place;
+    uint32_t depth;   /* guesses wanted at most */
+    int32_t *guesses; /* gets them, [depth] */
+    uint32_t n_guesses;
+    uint32_t match;  /* look-up: so many last tokens agreed with what came before the guesses */
+    uint32_t n_read; /* rows of a model that were run for it, those of its prompt not counted */
+    uint32_t n_read_prompt;
+} drafter_ask;
+
+typedef struct drafter drafter;
+typedef struct drafter_ops {
+    void (*close)(drafter *d);
+    /* Guess for n different places; n_guesses may be 0, as while a prompt is being read. */
+    status (*guess)(drafter *d, drafter_ask *asks, size_t n, error *err);
+} drafter_ops;
+
+/* Every drafter's struct begins with this. */
+struct drafter {
+    const drafter_ops *ops;
+};
+
+/* For sequences of up to n_context tokens. */
+status drafter_lookup_open(drafter **out, uint32_t n_places, uint32_t n_context, error *err);
+
+typedef struct drafter_model_params {
+    const char *path;
+    const gguf_file *target; /* whose vocabulary the draft must have */
+    backend_kind backend;
+    uint32_t n_threads;
+    kv_type kv;
+    activation_type activations;
+    uint32_t n_places;
+    uint32_t n_context;
+    uint32_t n_pages; /* KV pages, for all */
+    uint32_t depth;   /* guesses in one go at most */
+    uint32_t n_vocab; /* ids below it may be guessed */
+} drafter_model_params;
+
+/* Memory that a draft will need: of its file and states, and a page.  Refuses a draft whose
+ * vocabulary is not target's. */
+status drafter_model_fixed_bytes(uint64_t *fixed, uint64_t *page, const char *path,
+                                 const gguf_file *target, kv_type kv, uint32_t n_states,
+                                 error *err);
+status drafter_model_open(drafter **out, const drafter_model_params *params, error *err);
+
+#endif

@@ -1,0 +1,155 @@
+/* engine_speculate.c - what the engine's settings mean for speculation, and who gets guesses. */
+#include "worker/engine_parts.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "kernels/cpu/pool.h"
+#include <stdlib.h>
+
+enum { USUAL_DEPTH = 8, SHARE_OF_RAM = 32, MEASURE_ROUNDS = 5, MEASURE_MS = 250 };
+
+/* States of guesses that nobody asked for must not cost much. */
+static uint32_t depth_that_fits(const engine *e, const model_config *c,
+                                const plan_request *wish) {
+    uint64_t each = (uint64_t)e->params.n_sequences * model_config_state_bytes(c);
+    uint64_t most =
+        (wish->backend == BACKEND_CUDA ? wish->vram_bytes : wish->ram_bytes) / SHARE_OF_RAM;
+    uint32_t depth = USUAL_DEPTH;
+    while (depth > 0 && depth * each > most)
+        depth--;
+    return depth;
+}
+
+static drafter_model_params params_of_draft(const engine *e) {
+    const engine_params *p = &e->params;
+    return (drafter_model_params){.path = p->draft_path,
+                                  .target = e->file,
+                                  .backend = BACKEND_CPU,
+                                  .n_threads =
+                                      p->n_threads > 0 ? p->n_threads : pool_usable_cores(),
+                                  .kv = p->kv,
+                                  .activations = p->activations,
+                                  .n_places = p->n_sequences,
+                                  .n_context = e->plan.n_context,
+                                  .n_pages = e->plan.n_pages,
+                                  .depth = e->plan.n_guesses,
+                                  .n_vocab = e->context.n_vocab};
+}
+
+static bool wants(const engine *e, speculate_wish kind) {
+    return e->params.speculate == kind || e->params.speculate == SPECULATE_AUTO;
+}
+
+static bool wants_draft(const engine *e) {
+    const char *path = e->params.draft_path;
+    return wants(e, SPECULATE_DRAFT) && path != NULL && *path != '\0';
+}
+
+status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err) {
+    const engine_params *p = &e->params;
+    if (p->speculate == SPECULATE_OFF) return STATUS_OK;
+    if (p->speculate == SPECULATE_DRAFT && !wants_draft(e))
+        return error_set(err, STATUS_BAD_INPUT, "speculate = draft: no draft is named");
+    if (p->draft_tokens > SPECULATE_MAX_DEPTH) {
+        return error_set(err, STATUS_BAD_INPUT, "draft_tokens = %u is not in 0..%d",
+                         p->draft_tokens, SPECULATE_MAX_DEPTH);
+    }
+    if (wish->backend == BACKEND_CUDA) {
+        if (p->speculate == SPECULATE_AUTO) return STATUS_OK;
+        return error_set(err, STATUS_BAD_INPUT,
+                         "speculate: the cuda backend cannot verify guesses");
+    }
+    wish->n_guesses = p->draft_tokens > 0 ? p->draft_tokens : depth_that_fits(e, c, wish);
+    if (wish->n_guesses == 0 && p->speculate != SPECULATE_AUTO) wish->n_guesses = 1;
+    if (wish->n_guesses == 0 || !wants_draft(e)) return STATUS_OK;
+    return drafter_model_fixed_bytes(&wish->draft_bytes, &wish->draft_page_bytes, p->draft_path,
+                                     e->file, p->kv, p->n_sequences * (wish->n_guesses + 1),
+                                     err);
+}
+
+/* What rows cost beside each other.  Nobody owns a page or a state now. */
+static status measure_rows(engine *e, error *err) {
+    uint64_t begun_ns = clock_monotonic_ns();
+    int32_t tokens[1 + SPECULATE_MAX_DEPTH] = {0};
+    uint32_t states[1 + SPECULATE_MAX_DEPTH], pages[1] = {0}, most = 1 + e->plan.n_guesses;
+    for (uint32_t i = 0; i < most; i++)
+        states[i] = i, tokens[i] = (int32_t)((i * 7919u) % e->context.n_vocab);
+    model_state_clear(e->model, 0);
+    for (int round = 0; round < MEASURE_ROUNDS; round++) {
+        for (uint32_t rows = 1; rows <= most; rows++) {
+            uint64_t now_ns = clock_monotonic_ns();
+            if (round > 0 && now_ns - begun_ns > (uint64_t)MEASURE_MS * 1000000u)
+                return STATUS_OK;
+            const model_segment s = {.tokens = tokens,
+                                     .n_tokens = rows,
+                                     .pages = pages,
+                                     .n_outputs = rows,
+                                     .states_after = states};
+            status rc = model_finds_best(e->model)
+                            ? model_step_best(e->model, &s, 1, e->context.n_vocab, e->best, err)
+                            : model_step(e->model, &s, 1, e->logits, err);
+            if (rc != STATUS_OK) return rc;
+            speculate_note_step(e->guesses, rows, clock_monotonic_ns() - now_ns);
+        }
+    }
+    return STATUS_OK;
+}
+
+status engine_open_guesses(engine *e, error *err) {
+    drafter *kinds[DRAFTER_KINDS] = {0};
+    uint32_t n = e->params.n_sequences, depth = e->plan.n_guesses;
+    if (depth == 0) return STATUS_OK;
+    e->states_after = calloc((size_t)n * (depth + 1), sizeof *e->states_after);
+    e->decoding = calloc(n, sizeof(sequence *));
+    if (e->states_after == NULL || e->decoding == NULL)
+        return error_set(err, STATUS_NO_MEMORY, "engine: no memory for guesses");
+    status rc = STATUS_OK;
+    if (wants(e, SPECULATE_LOOKUP))
+        rc = drafter_lookup_open(&kinds[DRAFTER_LOOKUP], n, e->plan.n_context, err);
+    if (rc == STATUS_OK && wants_draft(e)) {
+        const drafter_model_params p = params_of_draft(e);
+        rc = drafter_model_open(&kinds[DRAFTER_MODEL], &p, err);
+    }
+    if (rc != STATUS_OK) {
+        for (int k = 0; k < DRAFTER_KINDS; k++)
+            if (kinds[k] != NULL) kinds[k]->ops->close(kinds[k]);
+        return rc;
+    }
+    rc = speculate_new(&e->guesses, kinds, n, depth, err);
+    if (rc != STATUS_OK) return rc;
+    if (e->params.fixed_depth) speculate_fix_depth(e->guesses, depth);
+    rc = speculate_measure(e->guesses, err);
+    return rc == STATUS_OK ? measure_rows(e, err) : rc;
+}
+
+static bool may_guess(const sequence *who) {
+    return who->phase == SEQUENCE_RUNNING && who->n_run >= who->n_prompt &&
+           who->n_run + 1 == who->n_tokens;
+}
+
+void engine_guess(engine *e) {
+    size_t n = 0;
+    error err = {0};
+    if (e->guesses == NULL) return;
+    for (request *r = e->requests; r != NULL; r = r->next) {
+        for (uint32_t i = 0; i < r->n_choices; i++)
+            if (may_guess(&r->choices[i].timeline)) e->decoding[n++] = &r->choices[i].timeline;
+    }
+    if (speculate_guess(e->guesses, e->decoding, n, &err) == STATUS_OK) return;
+    /* Answers need no guesses: what is left goes on without. */
+    log_error("speculation-ended", "%s", err.text);
+    speculate_free(e->guesses);
+    e->guesses = NULL;
+    for (size_t i = 0; i < n; i++)
+        e->decoding[i]->n_drafted = 0;
+}
+
+/* The others of its states in turn, its own last. */
+const uint32_t *engine_states_after(engine *e, size_t piece, const sequence *who) {
+    uint32_t *out = e->states_after + piece * (e->plan.n_guesses + 1), at = 0;
+    while (who->states[at] != who->state)
+        at++;
+    for (uint32_t i = 0; i < who->n_states; i++)
+        out[i] = who->states[(at + 1 + i) % who->n_states];
+    return out;
+}

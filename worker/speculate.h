@@ -1,0 +1,58 @@
+/* speculate.h - which guesses are worth a row, and what became of them.
+ *
+ * Exactness: a guess is a row of the next step whose bits are those of a step of its own
+ * (model.h), and every row's token is chosen as ever: masks, penalties, format, budgets,
+ * stops, forced tokens, and the sampler, which draws by a counter.  The rows of a sequence
+ * are taken as long as the chosen token is the guessed one.  So the stream is that of no
+ * speculation, id for id, greedy or sampled; and of a guess that is no draw itself, as all of
+ * ours, as many are taken as rejection sampling would take.
+ *
+ * Cost: depths are chosen for all sequences of a step together.  With a(i) the share of
+ * guesses that came true lately, of sequence and kind, d guesses give 1 + a + .. + a^d tokens;
+ * what a step of n rows takes is learnt from the steps.  Rows are added, the likeliest first, as long as the tokens for the time grow.  Each sequence keeps a ledger
+ * of what its guesses cost and brought, in tokens: where it has lost more than ALLOWED_LOSS
+ * the kind is off for a while, each time twice as long, and is then tried once.
+ * Look-up is asked first; where it knows nothing, the draft or the MTP block is.
+ *
+ * Thread: engine.
+ */
+#ifndef SILICEO_WORKER_SPECULATE_H
+#define SILICEO_WORKER_SPECULATE_H
+
+#include "common/error.h"
+#include "worker/drafter.h"
+#include "worker/sequence.h"
+#include "worker/speculate_stats.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SPECULATE_MAX_DEPTH = 16 };
+
+typedef struct speculate speculate;
+
+/* Takes the drafters, NULL where a kind is not wanted, also on failure. */
+status speculate_new(speculate **out, drafter *drafters[DRAFTER_KINDS], uint32_t n_places,
+                     uint32_t depth, error *err);
+void speculate_free(speculate *s); /* accepts NULL */
+
+/* Let the draft guess for nobody, to know what it costs; nobody may have asked yet. */
+status speculate_measure(speculate *s, error *err);
+
+/* Always the most guesses, whatever they cost (tests, benchmarks). */
+void speculate_fix_depth(speculate *s, uint32_t depth);
+
+/* Write guesses behind the tokens of the sequences, which all decode with one token to run,
+ * and set n_drafted.  who->group is the place.  A failure is the drafter's device's. */
+status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err);
+
+/* Of n_drafted guesses of who that had rows, n_accepted came true.  Called for each sequence
+ * of a step that decodes, also without guesses. */
+void speculate_take(speculate *s, const sequence *who, uint32_t n_drafted, uint32_t n_accepted);
+/* A step of n_rows decoding rows and nothing else took so long.  Nothing is guessed before some
+ * number of rows was seen a few times. */
+void speculate_note_step(speculate *s, uint32_t n_rows, uint64_t took_ns);
+
+void speculate_read_stats(const speculate *s, speculate_stats *out);
+
+#endif
