@@ -147,6 +147,24 @@ static status check_length(const request *r, size_t index, size_t n, request_fau
                      c->n_context, f->param, n);
 }
 
+/* The tokens that all prompts of a ranking begin with: a prompt without a document tells. */
+static status find_common(request *r, const token_list *ids, request_fault *f) {
+    token_list bare = {0};
+    size_t n = 0;
+    status rc = encode_document(r, "", &bare, f);
+    while (n < bare.length && n < ids->length && bare.ids[n] == ids->ids[n])
+        n++;
+    r->vectors->n_common = (uint32_t)n / MODEL_CHUNK_TOKENS * MODEL_CHUNK_TOKENS;
+    token_list_release(&bare);
+    return rc;
+}
+
+bool embedding_may_begin(const embedding *v, size_t n_places) {
+    if (v->next == NULL) return false;
+    if (v->n_common > 0 && v->n_over == 0) n_places = 1; /* the first runs it for all */
+    return v->n_begun - v->n_over < n_places;
+}
+
 static bool takes_means(const request *r) {
     return r->vectors->job.kind == WIRE_EMBED && r->context->pooling == POOLING_MEAN;
 }
@@ -162,6 +180,9 @@ status embedding_begin(request *r, sequence **out, request_fault *fault) {
         uint32_t n = (uint32_t)ids.length;
         rc = sequence_init(&input->timeline, ids.ids, n, n, &fault->err);
     }
+    bool ranks = v->job.kind == WIRE_RERANK && r->context->prefix.on;
+    if (rc == STATUS_OK && ranks && v->n_begun == 0) rc = find_common(r, &ids, fault);
+    if (rc == STATUS_OK) (void)sequence_add_stop(&input->timeline, v->n_common);
     if (rc == STATUS_OK && takes_means(r)) {
         input->sum = calloc(r->context->n_embd, sizeof *input->sum);
         if (input->sum == NULL) rc = no_memory(fault);

@@ -12,6 +12,8 @@
  * DONE's result is the list of the API's answer as it goes to the client: of
  * {"object":"embedding","index":I,"embedding":[..] or "base64"}, little-endian floats; or of
  * {"index":I,"relevance_score":S,"document":{"text":..}}, the largest first.
+ * All prompts of a ranking begin alike, down to the document: where the engine remembers
+ * prompts, the first one runs alone and the others go on behind that.
  * Source of the prompt: the model card of Qwen3-Reranker, in this model's chat template.
  *
  * A vector depends on its input alone, bit for bit (model.h).  Thread: engine.
@@ -34,13 +36,16 @@ typedef struct embedding {
     embedding_input *inputs;
     const cJSON *next; /* the first that has not begun */
     size_t n_begun, n_over;
+    uint32_t n_common; /* tokens, whole blocks, with which all prompts of a ranking begin */
 } embedding;
 
 /* Set r->vectors from the body.  On failure it needs no release. */
 status embedding_make(request *r, const wire_submit *submit, request_fault *fault);
 void embedding_free(embedding *v); /* its sequences must be idle; accepts NULL */
 
-/* Make the next input ready to run; v->next is not NULL.  *out belongs to r. */
+/* Whether the next input may begin; n_places: how many can run at once. */
+bool embedding_may_begin(const embedding *v, size_t n_places);
+/* Make it ready to run.  *out belongs to r. */
 status embedding_begin(request *r, sequence **out, request_fault *fault);
 
 /* What a piece of an input wants of the model: rows after the final norm of its last tokens,

@@ -41,6 +41,7 @@ static uint32_t begin(void *context, sequence *who) {
     who->n_pages = n / MODEL_PAGE_TOKENS;
     bool is_first = r->vectors == NULL && who->choice == 0 && r->started_ns == 0;
     if (is_first) r->n_cached = n;
+    if (r->vectors != NULL && who->n_preempted == 0) r->n_cached += n;
     return n;
 }
 

@@ -4,11 +4,10 @@
 #include "common/clock.h"
 #include "worker/embedding.h"
 
-/* Inputs of one request at once: a step can run no more, and what comes later finds its turn
- * between them. */
+/* As many of one request at once as a step can run: what comes later finds its turn between
+ * them. */
 static bool may_begin(const engine *e, const request *r) {
-    const embedding *v = r->vectors;
-    return v->next != NULL && v->n_begun - v->n_over < e->params.n_sequences &&
+    return embedding_may_begin(r->vectors, e->params.n_sequences) &&
            scheduler_has_room(e->scheduler, 1);
 }
 

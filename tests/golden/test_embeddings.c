@@ -208,6 +208,7 @@ static char *said_of(wire_kind kind, const char *result, int i) {
     return text;
 }
 
+/* Alone in an engine that remembers no prompts, and in company in one that does. */
 static void assert_company_changes_nothing(wire_kind kind, embedding_pooling pooling) {
     static const char chat[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Who wrote The "
                                "Name of the Rose?\"}],\"temperature\":0,\"max_tokens\":40}";
@@ -231,6 +232,9 @@ static void assert_company_changes_nothing(wire_kind kind, embedding_pooling poo
         free(text);
     }
     words = strdup(run_one(&run, WIRE_CHAT, chat)->choices[0].content);
+    run_close(&run);
+    params.prefix_ram_mib = 64;
+    run_open(&run, &params);
     char *body = request_of(kind, all.bytes);
     run_forget(&run);
     run_submit(&run, 0, WIRE_CHAT, chat);
@@ -239,6 +243,9 @@ static void assert_company_changes_nothing(wire_kind kind, embedding_pooling poo
     run_submit(&run, 2, WIRE_CHAT, chat);
     run_all(&run);
     assert_true(run.answers[1].done);
+    uint64_t n_skipped = run.answers[1].usage.cached_tokens;
+    assert_int_equal(n_skipped > 0, kind == WIRE_RERANK);
+    assert_int_equal(n_skipped % ((N_INPUTS - 1) * MODEL_CHUNK_TOKENS), 0); /* all but one */
     for (int i = 0; i < N_INPUTS; i++) {
         char *said = said_of(kind, run.answers[1].result, i);
         assert_string_equal(said, alone[i]);
