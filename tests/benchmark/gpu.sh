@@ -123,6 +123,16 @@ for card in rtx2070 rtx3090; do
     bench $card-512 --profile $card --prompt 512 --decode 256 --cold --repeat 2
     bench $card-2048 --profile $card --prompt 2048 --chunk 2048 --decode 16 --repeat 2
 done
+# Many users: a trace for each, from the same stacks; slots are what states and pages leave.
+for user in $(seq 16); do
+    "$programs/make_routing" tests/golden/data/routing.json "$user" 600 1 > "$work/user-$user"
+done
+for card in rtx2070 rtx3090; do
+    for users in 1 2 4 8 16; do
+        bench $card-users-$users --profile $card --users $users --prompt 1 --skip 60 --decode 600 --routing "$work/user-{}"
+    done
+    bench $card-beside --profile $card --users 4 --prompt 128 --decode 2048 --beside 8192
+done
 bench cpu-lane-trace --slots 320 $one $trace --decode 200 --cpu-lane all
 bench cpu-lane-512 --slots 320 $one --prompt 512 --decode 16 --repeat 2 --cpu-lane all
 

@@ -43,6 +43,13 @@ speed('h200-2750-slots', 'rtx2070-trace', 'rtx2070-512', 'rtx2070-2048',
 speed('h200-6000-slots', 'rtx3090-trace', 'rtx3090-512', 'rtx3090-2048', { decode_tok_per_s: 57, prefill512_tok_per_s: 2445 });
 speed('h200-cpu-lane', 'cpu-lane-trace', 'cpu-lane-512', undefined, { decode_tok_per_s: 27, prefill512_tok_per_s: 1384 });
 
+for (const card of ['rtx2070', 'rtx3090']) {
+    for (const name of ['users-1', 'users-2', 'users-4', 'users-8', 'users-16', 'beside'].map((end) => `${card}-${end}`)) {
+        const figures = benches[name]?.result.figures;
+        if (figures) record(`h200-${name}`, 'tests/benchmark/gpu.sh', figures, {}, more([name]));
+    }
+}
+
 const ram = [benches['ram-9216-trace'], benches['ram-9216-512']];
 if (ram[0]?.result) {
     const t = ram[0].result.figures;
