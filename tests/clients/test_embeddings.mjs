@@ -1,7 +1,7 @@
 // test_embeddings.mjs - vectors by the official OpenAI SDK, relevances by curl, beside chats and through a lost node.
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import OpenAI from 'openai';
 import { finish, program, startCoordinator, startFleet, startWorker, stop, temporaryFolder, test, until } from './fleet.mjs';
 
@@ -179,5 +179,34 @@ await test('a node that is killed inside a batch is replaced unseen: the vectors
     assert.deepEqual(reply.usage, whole.usage);
     await stop(workers[busy === 'amber' ? 'basalt' : 'amber']);
     await stop(coordinator);
+});
+
+// The demo model with more keys before its own; a filler keeps the tensors aligned.
+function withKeys(keys, path) {
+    const u = (n, v) => { const b = Buffer.alloc(n); b.writeUIntLE(v, 0, Math.min(n, 6)); return b; };
+    const text = (t) => Buffer.concat([u(8, t.length), Buffer.from(t)]);
+    const head = Buffer.concat(keys.flatMap(([name, type, value]) => [text(name), u(4, type), value]).concat([text('general.description'), u(4, 8)]));
+    const filler = text(' '.repeat(32 - (head.length + 8) % 32)), file = Buffer.from(readFileSync(demo));
+    file.writeUInt32LE(file.readUInt32LE(16) + keys.length + 1, 16);
+    writeFileSync(path, Buffer.concat([file.subarray(0, 24), head, filler, file.subarray(24)]));
+    return path;
+}
+await test('a file that asks for means and for an end behind each text gets them; the setting comes first', async () => {
+    const mean = withKeys([['qwen35moe.pooling_type', 4, Buffer.from([1, 0, 0, 0])], ['tokenizer.ggml.add_eos_token', 7, Buffer.from([1])]], `${folder}/mean.gguf`);
+    const of = async (args, model) => {
+        const coordinator = await startCoordinator(), worker = await startWorker(coordinator.mesh, 'amber', args, model);
+        await until(async () => (await status(coordinator.url)).nodes.some((n) => n.state === 'ready'), 'it is ready');
+        const { tokens } = await post('/tokenize', { content: texts[1] }, coordinator.url);
+        const r = await post('/v1/embeddings', { input: [texts[1], [...tokens, 2151], tokens], encoding_format: 'base64' }, coordinator.url);
+        assert.equal(r.status, 200, JSON.stringify(r.error));
+        await stop(worker);
+        await stop(coordinator);
+        return r.data.map((d) => d.embedding); // of the text, of its ids with the end, and without
+    };
+    const last = await of([]), means = await of(['--embedding-pooling', 'mean']), file = await of([], mean), both = await of(['--embedding-pooling', 'last'], mean);
+    assert.notEqual(last[2], means[2]);
+    assert.equal(last[0], last[2]);
+    assert.deepEqual(file, [means[1], means[1], means[2]]);
+    assert.deepEqual(both, [last[1], last[1], last[2]]);
 });
 finish();
