@@ -49,29 +49,29 @@ typedef struct engine_params {
     uint32_t n_context;    /* tokens a sequence may hold; 0: what the model and memory allow */
     uint32_t n_sequences;  /* running at once */
     uint32_t chunk_tokens; /* prefill tokens a step */
-    int64_t park_mib;      /* RAM for what sequences held that wait again; -1: auto */
     uint32_t max_step_ms;  /* of a step beside running streams; 0: no bound */
     kv_type kv;
     activation_type activations;
-    int64_t n_slots; /* -1: auto */
     uint32_t inserts_per_layer;
     cpu_lane lane;
-    bool no_graphs;      /* cuda: every kernel is launched by itself */
-    uint64_t vram_mib;   /* 0: measured */
-    uint64_t ram_mib;    /* 0: measured */
-    uint32_t n_loaders;  /* threads that read experts from disk; 0: as many as usual */
-    const char *profile; /* name for the records */
-    bool poison;         /* tests: what is free is filled with NaN, see engine_poison.c */
-    bool nfc;            /* normalise message text; llama.cpp does not */
-    uint64_t seed;       /* for requests without one */
-    budget_settings budgets;
-    int64_t prefix_ram_mib;       /* for beginnings of prompts; 0: none; -1: a share of RAM */
+    uint32_t n_loaders;           /* threads that read experts from disk; 0: as many as usual */
     uint32_t prefix_every_tokens; /* between snapshots in long prompts; 0: at messages alone */
     embedding_pooling pooling;
     speculate_wish speculate;
-    const char *draft_path; /* of a smaller model with the same vocabulary; NULL: none */
     uint32_t draft_tokens;  /* guesses of a sequence and step at most; 0: auto */
-    bool fixed_depth;       /* that many always, whatever they cost */
+    int64_t n_slots;        /* -1: auto */
+    uint64_t vram_mib;      /* 0: measured */
+    uint64_t ram_mib;       /* 0: measured */
+    int64_t park_mib;       /* RAM for what sequences held that wait again; -1: auto */
+    int64_t prefix_ram_mib; /* for beginnings of prompts; 0: none; -1: a share of RAM */
+    const char *draft_path; /* of a smaller model with the same vocabulary; NULL: none */
+    const char *profile;    /* name for the records */
+    uint64_t seed;          /* for requests without one */
+    budget_settings budgets;
+    bool no_graphs;   /* cuda: every kernel is launched by itself */
+    bool nfc;         /* normalise message text; llama.cpp does not */
+    bool fixed_depth; /* draft_tokens guesses always, whatever they cost */
+    bool poison;      /* tests: what is free is filled with NaN, see engine_poison.c */
     void (*on_progress)(void *context, const engine_progress *p); /* while opening, or NULL */
     void *progress_context;
 } engine_params;

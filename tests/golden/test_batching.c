@@ -94,9 +94,10 @@ static int read_list(void **state) {
     char *line = NULL;
     size_t cap = 0;
     FILE *f = fopen("tests/golden/data/conversations.jsonl", "rb");
-    if (f == NULL || n < 1 || n > MAX_CONVERSATIONS) return -1;
+    assert_non_null(f);
+    assert_true(n >= 1 && n <= MAX_CONVERSATIONS);
     list = calloc((size_t)n, sizeof *list);
-    if (list == NULL) return -1;
+    assert_non_null(list);
     while (n_list < n && getline(&line, &cap, f) > 0) {
         cJSON *item = cJSON_Parse(line);
         list[n_list++].body = make_body(item);

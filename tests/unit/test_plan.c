@@ -252,6 +252,22 @@ static uint64_t vram_of(const memory_plan *plan) {
     return sum;
 }
 
+static void a_model_without_pages_is_refused(void **state) {
+    (void)state;
+    error err = {0};
+    memory_plan plan;
+    model_config odd = config;
+    odd.n_full_layers = 0;
+    for (int gpu = 0; gpu < 2; gpu++) {
+        plan_request r = plain_request();
+        r.kv = KV_Q8;
+        r.backend = gpu ? BACKEND_CUDA : BACKEND_CPU;
+        r.vram_bytes = 400 * MIB;
+        assert_int_equal(plan_make(&plan, &odd, &weights, &r, &err), STATUS_BAD_INPUT);
+        assert_non_null(strstr(err.text, "0 full layers"));
+    }
+}
+
 static void parked_sequences_have_a_bound_that_counts(void **state) {
     (void)state;
     error err = {0};
@@ -330,6 +346,7 @@ int main(void) {
         cmocka_unit_test(pages_of_the_35b_have_the_known_size),
         cmocka_unit_test(the_text_names_every_part),
         cmocka_unit_test(the_kernels_texts_are_read),
+        cmocka_unit_test(a_model_without_pages_is_refused),
         cmocka_unit_test(parked_sequences_have_a_bound_that_counts),
         cmocka_unit_test(a_card_gets_as_many_slots_as_fit_and_not_a_byte_more),
         cmocka_unit_test(the_longest_plan_has_room_for_its_lines),

@@ -197,13 +197,15 @@ static void open_bench(bench *b, const bench_shape *shape) {
     assert_true(shape->n_pages <= MAX_PAGES);
     assert_true(b->n_sequences * b->n_states_each <= MAX_STATES);
     assert_int_equal(kv_pages_new(&b->pages, shape->n_pages, &err), STATUS_OK);
-    scheduler_params p = {.pages = b->pages,
-                          .n_sequences = shape->n_sequences,
-                          .states_per_sequence = b->n_states_each,
-                          .chunk_tokens = shape->chunk_tokens,
-                          .max_waiting = shape->max_waiting,
-                          .max_step_ms = shape->max_step_ms,
-                          .memory = {b, park, unpark, forget, copy}};
+    scheduler_params p = {
+        .pages = b->pages,
+        .n_sequences = shape->n_sequences,
+        .states_per_sequence = b->n_states_each,
+        .chunk_tokens = shape->chunk_tokens,
+        .max_waiting = shape->max_waiting,
+        .max_step_ms = shape->max_step_ms,
+        .memory = {
+            .context = b, .park = park, .unpark = unpark, .forget = forget, .copy = copy}};
     if (shape->has_cache) {
         p.cache = (scheduler_cache){b, cache_find, cache_begin, cache_at_stop, cache_reclaim};
     }

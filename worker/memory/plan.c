@@ -23,6 +23,12 @@ uint64_t plan_page_bytes(const model_config *config, kv_type kv) {
            (uint64_t)config->n_full_layers;
 }
 
+static status refuse_pages(const model_config *c, error *err) {
+    return error_set(err, STATUS_BAD_INPUT,
+                     "kv: %u full layers of %u heads of %u values have no pages",
+                     c->n_full_layers, c->n_kv_heads, c->head_dim);
+}
+
 /* The new line's note, [NOTE_BYTES], for the caller to write. */
 static char *add_line(memory_plan *plan, const char *part, plan_place place, uint64_t bytes) {
     CHECK(plan->n_lines < PLAN_MAX_LINES);
@@ -239,8 +245,9 @@ static uint64_t needed_bytes(const memory_plan *plan) {
 
 static status plan_context(memory_plan *plan, const model_config *c, const model_weights *w,
                            const plan_request *r, error *err) {
-    uint64_t page = plan_page_bytes(c, r->kv) + r->draft_page_bytes;
-    uint64_t fixed = needed_bytes(plan);
+    uint64_t page = plan_page_bytes(c, r->kv), fixed = needed_bytes(plan);
+    if (page == 0) return refuse_pages(c, err);
+    page += r->draft_page_bytes;
     if (fixed + page > r->ram_bytes) {
         return error_set(err, STATUS_NO_MEMORY,
                          "memory: %.0f MiB are needed before any context, %.0f MiB may be used "
@@ -357,6 +364,7 @@ static status plan_cuda_context(memory_plan *plan, const model_config *c, const 
                          r->n_context, c->n_context);
     }
     uint64_t page = plan_page_bytes(c, r->kv);
+    if (page == 0) return refuse_pages(c, err);
     uint64_t wish = r->n_context != 0 ? r->n_context : c->n_context;
     if (r->n_context == 0 && wish > AUTO_CONTEXT) wish = AUTO_CONTEXT;
     uint64_t each = (wish + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
