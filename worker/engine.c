@@ -43,9 +43,7 @@ static request *find_request(engine *e, uint64_t id, uint64_t epoch) {
     return NULL;
 }
 
-static void start_request(engine *e, request *r) {
-    r->next = e->requests;
-    e->requests = r;
+static void schedule(engine *e, request *r) {
     for (uint32_t i = 0; i < r->n_choices; i++) {
         if (request_finish_if_over(r, &r->choices[i])) continue;
         if (i > 0) r->choices[i].timeline.leader = &r->choices[0].timeline;
@@ -53,6 +51,23 @@ static void start_request(engine *e, request *r) {
         CHECK(taken);
     }
     if (r->n_open == 0) engine_end_request(e, r, NULL); /* a count, or a resume that was over */
+}
+
+static void start_request(engine *e, request *r) {
+    r->next = e->requests;
+    e->requests = r;
+    if (!engine_fetch_prefix(e, r)) schedule(e, r);
+    engine_sweep(e);
+}
+
+void engine_start_fetched(engine *e) {
+    if (e->prefixes == NULL) return;
+    prefix_cache_poll(e->prefixes, 0);
+    for (request *r = e->requests; r != NULL; r = r->next) {
+        if (!r->is_fetching || r->over || !engine_is_fetched(e, r)) continue;
+        r->is_fetching = false;
+        schedule(e, r);
+    }
     engine_sweep(e);
 }
 
@@ -62,7 +77,8 @@ status engine_submit(engine *e, const wire_submit *submit, error *err) {
                          "request %" PRIu64 " epoch %" PRIu64 " runs already", submit->request,
                          submit->epoch);
     }
-    if (!scheduler_has_room(e->scheduler, 1)) {
+    uint32_t n_fetching = engine_n_fetching(e);
+    if (!scheduler_has_room(e->scheduler, 1 + n_fetching)) {
         return error_set(err, STATUS_UNAVAILABLE, "queue: %u sequences wait already",
                          scheduler_n_waiting(e->scheduler));
     }
@@ -77,7 +93,7 @@ status engine_submit(engine *e, const wire_submit *submit, error *err) {
         request_refuse(&e->context, submit, &fault);
         return STATUS_OK;
     }
-    if (!scheduler_has_room(e->scheduler, r->n_choices)) {
+    if (!scheduler_has_room(e->scheduler, r->n_choices + n_fetching)) {
         uint32_t n = r->n_choices;
         request_free(r);
         return error_set(err, STATUS_UNAVAILABLE,

@@ -16,7 +16,7 @@ void engine_read_stats(engine *e, engine_stats *out) {
     }
     memset(out, 0, sizeof *out);
     out->running = scheduler_n_running(e->scheduler);
-    out->waiting = scheduler_n_waiting(e->scheduler);
+    out->waiting = scheduler_n_waiting(e->scheduler) + engine_n_fetching(e);
     out->free_sequences = scheduler_n_free(e->scheduler);
     out->kv_pages_total = kv_pages_total(e->pages);
     out->kv_pages_free = kv_pages_available(e->pages);
@@ -68,7 +68,7 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
     if (e->requests != NULL) {
         return error_set(err, STATUS_UNAVAILABLE, "measure: the engine is not empty");
     }
-    if (e->prefixes != NULL) prefix_cache_clear(e->prefixes);
+    if (e->prefixes != NULL) prefix_cache_reclaim(e->prefixes, e->plan.n_pages);
     /* Nobody owns a page or state now, so all are taken as they come. */
     uint32_t cap = e->plan.n_context, n = e->plan.chunk_tokens;
     if (n > cap / 2) n = cap / 2;

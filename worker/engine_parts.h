@@ -85,6 +85,13 @@ void engine_poison_states(void *context, const sequence *who);
 
 /* Open e->prefixes, if the plan has room for it, and put its functions into hooks. */
 status engine_open_prefixes(engine *e, scheduler_cache *hooks, error *err);
+/* Whether r has to wait for the disk; if so, until engine_is_fetched(). */
+bool engine_fetch_prefix(engine *e, request *r);
+bool engine_is_fetched(engine *e, const request *r);
+uint32_t engine_n_fetching(const engine *e); /* sequences that wait so */
+bool engine_wait_fetching(engine *e);        /* for a moment; false where none does */
+/* Give the scheduler requests whose waiting is over. */
+void engine_start_fetched(engine *e);
 /* Note in r which of its prompt's beginnings are held, and which of any are no more, before it
  * is told. */
 void engine_note_held(engine *e, request *r);

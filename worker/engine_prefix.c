@@ -80,6 +80,8 @@ status engine_open_prefixes(engine *e, scheduler_cache *hooks, error *err) {
                    .state_load = state_load},
         .pages = e->pages,
         .ram_bytes = e->plan.prefix_bytes,
+        .disk_bytes = e->params.prefix_disk_mib << 20,
+        .disk_dir = e->params.prefix_disk_dir,
         .identity = identity};
     status rc = prefix_cache_open(&e->prefixes, &params, err);
     if (rc != STATUS_OK) return rc;
@@ -90,6 +92,40 @@ status engine_open_prefixes(engine *e, scheduler_cache *hooks, error *err) {
     *hooks = (scheduler_cache){
         .context = e, .find = find, .begin = begin, .at_stop = at_stop, .reclaim = reclaim};
     return STATUS_OK;
+}
+
+/* --- what is on disk --- */
+
+static const sequence *prompt_of(const request *r) {
+    return &r->choices[0].timeline;
+}
+
+bool engine_fetch_prefix(engine *e, request *r) {
+    if (e->prefixes == NULL || r->n_choices == 0) return false;
+    prefix_cache_poll(e->prefixes, 0);
+    const sequence *s = prompt_of(r);
+    r->is_fetching = prefix_cache_fetch(e->prefixes, s->tokens, s->n_prompt, s->priority != 0);
+    return r->is_fetching;
+}
+
+uint32_t engine_n_fetching(const engine *e) {
+    uint32_t n = 0;
+    for (const request *r = e->requests; r != NULL; r = r->next) {
+        if (r->is_fetching && !r->over) n += r->n_choices;
+    }
+    return n;
+}
+
+bool engine_wait_fetching(engine *e) {
+    if (engine_n_fetching(e) == 0) return false;
+    prefix_cache_poll(e->prefixes, 1);
+    return true;
+}
+
+bool engine_is_fetched(engine *e, const request *r) {
+    const sequence *s = prompt_of(r);
+    return !prefix_cache_is_loading(e->prefixes, s->tokens, s->n_prompt) &&
+           scheduler_has_room(e->scheduler, r->n_choices);
 }
 
 /* --- what is told of it --- */

@@ -255,10 +255,14 @@ status engine_step(engine *e, bool *did_work, error *err) {
     uint64_t begun_ns = clock_monotonic_ns();
     *did_work = false;
     engine_end_late_requests(e, begun_ns);
+    engine_start_fetched(e);
     engine_begin_vectors(e);
     engine_guess(e);
     size_t n = scheduler_plan(e->scheduler, e->pieces);
-    if (n == 0) return STATUS_OK;
+    if (n == 0) {
+        *did_work = engine_wait_fetching(e);
+        return STATUS_OK;
+    }
     *did_work = true;
     uint32_t n_rows = make_segments(e, n, begun_ns);
     error cause = {0};

@@ -40,6 +40,8 @@ typedef struct model_options {
     const char *pooling;
     int64_t prefix_ram_mib;
     int64_t prefix_every_tokens;
+    int64_t prefix_disk_mib;
+    const char *prefix_disk_dir;
     const char *speculate;
     const char *draft;
     int64_t draft_tokens;
@@ -114,6 +116,11 @@ typedef struct model_options {
                     NULL,                                                                      \
                     "RAM for beginnings of prompts that need not run again, MiB; 0: none; "    \
                     "-1: a sixteenth, 4096 at most"),                                          \
+        OPTIONS_KEY(s, m, "prefix.disk_mib", CONFIG_INT, prefix_disk_mib, "0", 0, 1073741824,  \
+                    NULL,                                                                      \
+                    "the same on disk, for each model, kept over restarts, MiB; 0: none"),     \
+        OPTIONS_KEY(s, m, "prefix.disk_dir", CONFIG_STRING, prefix_disk_dir, NULL, 0, 0, NULL, \
+                    "folder for prefix.disk_mib; no other process may use it for this model"), \
         OPTIONS_KEY(s, m, "prefix.every_tokens", CONFIG_INT, prefix_every_tokens, "1024", 0,   \
                     1048576, NULL,                                                             \
                     "long prompts can be resumed every so many tokens; 0: at messages alone"), \

@@ -77,6 +77,7 @@ typedef struct request {
     uint32_t n_choices;
     uint32_t n_open;
     uint32_t n_prompt;
+    bool is_fetching;  /* it waits for what its prompt can go on from, on disk now */
     uint32_t n_cached; /* of the prompt, that need not run: choice 0's, when it began */
     prefix_marks marks;
     uint64_t *held; /* names of the ends that are held at its own end */

@@ -12,7 +12,11 @@
  * Background work never takes the place of an interactive chat's.  Pages are kept while a
  * snapshot behind them is.
  *
- * Allocates only in its constructor.  Thread: engine, between steps.
+ * With a folder, all of it is written there, too, by a thread, within a budget of its own; what
+ * is on disk alone is read before its request runs, and survives the process.
+ *
+ * Allocates in its constructor, and for what is written and read.  Thread: engine, between
+ * steps.
  */
 #ifndef SILICEO_WORKER_MEMORY_PREFIX_CACHE_H
 #define SILICEO_WORKER_MEMORY_PREFIX_CACHE_H
@@ -40,6 +44,8 @@ typedef struct prefix_params {
     prefix_memory memory;
     kv_pages *pages;      /* must outlive the cache */
     uint64_t ram_bytes;   /* at least a snapshot's */
+    uint64_t disk_bytes;  /* 0: no disk */
+    const char *disk_dir; /* made if it is not there */
     const char *identity; /* equal where equal tokens give equal bits */
 } prefix_params;
 
@@ -48,6 +54,8 @@ typedef struct prefix_stats {
     uint64_t hit_tokens;    /* skipped, since the start */
     uint64_t ram_bytes;     /* of pages and snapshots in RAM */
     uint64_t ram_budget_bytes;
+    uint64_t disk_bytes; /* of files there and to come */
+    uint32_t n_writing;
     uint32_t n_snapshots;
     uint32_t n_blocks;
     uint32_t n_in_place; /* pages held where they lie */
@@ -88,6 +96,14 @@ size_t prefix_cache_list_held(prefix_cache *c, const int32_t *tokens, const pref
                               size_t n_ends, uint64_t *names);
 /* Names whose snapshots are gone, each once; more than a few hundred are not remembered. */
 size_t prefix_cache_take_lost(prefix_cache *c, uint64_t *names, size_t cap);
+
+/* Read what a prompt could go on from and is on disk alone.  True: some of it is on its way, and
+ * the prompt should wait until prefix_cache_is_loading() says no. */
+bool prefix_cache_fetch(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens,
+                        bool background);
+bool prefix_cache_is_loading(const prefix_cache *c, const int32_t *tokens, uint32_t n_tokens);
+/* Take what the disk's thread has done; wait for some of it so long at most. */
+void prefix_cache_poll(prefix_cache *c, uint32_t wait_ms);
 
 /* Give back pages that lie where they are, until n more are free or it has no more to give. */
 void prefix_cache_reclaim(prefix_cache *c, uint32_t n);
