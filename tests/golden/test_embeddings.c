@@ -13,7 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { MAX_EMBD = 512, N_INPUTS = 9 };
+enum { MAX_EMBD = 512, N_INPUTS = 7 };
 
 static char *read_whole(const char *path, size_t *n) {
     FILE *f = fopen(path, "rb");
@@ -177,7 +177,7 @@ static void fewer_dimensions_are_the_first_ones_of_length_one(void **state) {
 /* Texts of one word up to more than a step's tokens. */
 static char *input_text(int i) {
     json_text text = {0};
-    int n = i == N_INPUTS - 1 ? 100 : 1 + i * i;
+    int n = i == N_INPUTS - 1 ? 70 : 1 + i * i;
     for (int k = 0; k < n; k++)
         json_text_format(&text, "%s%d", k % 3 == 0 ? "rose " : "bread ", k * i);
     return text.bytes;
