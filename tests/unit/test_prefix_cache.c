@@ -416,7 +416,7 @@ static size_t list_files(char names[][PREFIX_FILE_NAME], size_t cap) {
 }
 
 static void path_of(const char *name, char *path, size_t cap) {
-    (void)snprintf(path, cap, "%s/%016" PRIx64 "/%s", folder,
+    (void)snprintf(path, cap, "%s/%016" PRIx64 "/%.47s", folder,
                    prefix_file_identity("a model").high, name);
 }
 
@@ -511,7 +511,7 @@ static void files_stay_within_their_budget_the_oldest_go(void **state) {
     settle(&r);
     assert_true(is_held(&r, "cd") && is_held(&r, "ef"));
     close_cache(&r);
-    open_with(&r, 2 * SLOT, folder, 3 * FILE_BYTES); /* a smaller one from now on */
+    open_with(&r, 4 * SLOT, folder, 3 * FILE_BYTES); /* a smaller one from now on */
     assert_int_equal(list_files(names, 64), 3);
     assert_int_equal(play_fetched(&r, "efx", ""), 2);
     close_cache(&r);
