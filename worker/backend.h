@@ -10,6 +10,7 @@
  *
  *   begin    the batch                    -> device
  *   embed    tokens                       -> BUFFER_RESIDUAL
+ *   embed_after  tokens, rows before them -> BUFFER_RESIDUAL
  *   norm     BUFFER_RESIDUAL              -> INPUT_HIDDEN
  *   project  an input                     -> buffers, or added to the residual
  *   delta_net  BUFFER_U, Z, ALPHA, BETA, states -> INPUT_MIXED, states
@@ -82,6 +83,7 @@ typedef struct batch {
     uint32_t n_outputs;
     const batch_hidden *hidden; /* [n_hidden] */
     uint32_t n_hidden;
+    const float *const *before; /* [n_runs] of each run, see model_segment */
     /* [n_layers][n_rows][n_experts_used] ids that replace the router's; NULL: none do. */
     const int32_t *routed;
     bool watched; /* someone looks into the step while it runs */
@@ -105,6 +107,10 @@ typedef struct backend_ops {
 
     status (*begin)(backend *b, const batch *step, error *err);
     void (*embed)(backend *b, const weight_matrix *table);
+    /* Instead of embed, in an MTP block: BUFFER_RESIDUAL = in (norm(embedding) | norm(before)).
+     * NULL: this device runs none. */
+    void (*embed_after)(backend *b, const weight_matrix *table, const block_weights *block,
+                        input_forms forms);
     void (*norm)(backend *b, const weight_vector *weight, input_forms forms);
     void (*project)(backend *b, backend_input in, const projection *list, size_t n);
     /* ordinal counts the layers of the kind: which states or pages. */

@@ -240,6 +240,7 @@ static void cpu_close(backend *base) {
     free(b->delta);
     for (int i = 0; i < INPUT_COUNT; i++)
         cpu_input_release(&b->input[i]);
+    cpu_input_release(&b->pair);
     for (int i = 0; i < BUFFER_COUNT; i++)
         free(b->buffer[i]);
     free(b);
@@ -251,6 +252,7 @@ static const backend_ops cpu_ops = {
     .close = cpu_close,
     .begin = cpu_begin,
     .embed = cpu_embed,
+    .embed_after = cpu_embed_after,
     .norm = cpu_norm,
     .project = cpu_project,
     .delta_net = cpu_delta_net,
@@ -449,6 +451,10 @@ status backend_cpu_open(backend **out, const model_config *config, model_weights
     rc = init_buffers(b, err);
     if (rc != STATUS_OK) goto fail;
     rc = init_inputs(b, err);
+    if (rc != STATUS_OK) goto fail;
+    if (weights->block.in.data != NULL)
+        rc = cpu_input_init(&b->pair, params->max_rows, 2 * (size_t)config->n_embd,
+                            cpu_all_forms(b), err);
     if (rc != STATUS_OK) goto fail;
     rc = init_sequences(b, err);
     if (rc != STATUS_OK) goto fail;

@@ -80,7 +80,8 @@ typedef struct backend_cpu {
     float *buffer[BUFFER_COUNT];
     size_t row[BUFFER_COUNT]; /* floats of a row */
     cpu_input input[INPUT_COUNT];
-    float *delta; /* [rows][E], what the last projection adds to the residual */
+    cpu_input pair; /* [rows][2 E], of an MTP block */
+    float *delta;   /* [rows][E], what the last projection adds to the residual */
     bool has_delta;
     float *up; /* [rows or pairs][n_ff], and the gate is the input's float form */
     float *inv_freq;
@@ -151,6 +152,8 @@ void cpu_run_swiglu(backend_cpu *b, const cpu_input *in, const float *up, size_t
 void cpu_flush_delta(backend_cpu *b);
 
 /* ops, one file a group */
+void cpu_embed_after(backend *base, const weight_matrix *table, const block_weights *block,
+                     input_forms forms);
 void cpu_norm(backend *base, const weight_vector *weight, input_forms forms);
 void cpu_hidden(backend *base, const weight_vector *weight);
 void cpu_final_norm(backend *base, const weight_vector *weight, input_forms forms);

@@ -1,6 +1,7 @@
 /* backend_cpu_matmul.c - norms, quantized inputs and the matrices that read them. */
 #include "worker/backend_cpu.h"
 
+#include "kernels/embed.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
 #include <stdlib.h>
@@ -238,6 +239,58 @@ void cpu_final_norm(backend *base, const weight_vector *weight, input_forms form
     backend_cpu *b = (backend_cpu *)base;
     run_norm(b, weight, &b->input[INPUT_FINAL], b->batch.output_rows, b->batch.n_outputs,
              forms);
+}
+
+/* The input of an MTP block. */
+
+typedef struct pair_task {
+    const weight_matrix *table;
+    const block_weights *block;
+    input_forms forms;
+} pair_task;
+
+static void pair_range(const backend_cpu *b, const void *context, size_t first, size_t end,
+                       uint32_t worker) {
+    (void)worker;
+    const pair_task *t = context;
+    const batch_view *v = &b->batch.view;
+    const uint32_t dim = b->config->n_embd;
+    for (size_t i = first; i < end; i++) {
+        const uint32_t run = v->row_run[i];
+        float *row = cpu_input_row(&b->pair, i);
+        const embed_args args = {.table = t->table->place,
+                                 .tokens = b->batch.tokens + i,
+                                 .out = row,
+                                 .row_bytes = t->table->row_bytes,
+                                 .out_stride = dim,
+                                 .type = (uint32_t)t->table->type,
+                                 .dim = dim};
+        embed_rows(b->tier, &args, 0, 1);
+        memcpy(row + dim, b->batch.before[run] + (i - v->runs[run].first_row) * (size_t)dim,
+               dim * sizeof(float));
+        rmsnorm_args norm = {.x = row,
+                             .weight = t->block->embedding_norm.place,
+                             .y = row,
+                             .dim = dim,
+                             .eps = b->config->norm_eps};
+        rmsnorm_rows(b->tier, &norm, 0, 1);
+        norm.x = norm.y = row + dim;
+        norm.weight = t->block->hidden_norm.place;
+        rmsnorm_rows(b->tier, &norm, 0, 1);
+        cpu_input_quantize(b, &b->pair, i, t->forms);
+    }
+}
+
+void cpu_embed_after(backend *base, const weight_matrix *table, const block_weights *block,
+                     input_forms forms) {
+    backend_cpu *b = (backend_cpu *)base;
+    const size_t n = b->batch.view.n_rows;
+    const pair_task t = {table, block, forms};
+    cpu_input_begin(&b->pair, 2 * b->config->n_embd);
+    cpu_run_range(b, n, 1, b->config->n_embd * 1.2, pair_range, &t);
+    const matmul_job job = cpu_job(b, &block->in, block->in.place, &b->pair, n,
+                                   b->buffer[BUFFER_RESIDUAL], b->row[BUFFER_RESIDUAL]);
+    cpu_run_jobs(b, &job, 1);
 }
 
 /* Dense feed forward. */

@@ -296,6 +296,21 @@ static void print_list(const bench_options *o, const figure *rows, size_t n) {
     (void)printf(o->json ? "}}\n" : "\n");
 }
 
+/* Since the engine was opened; see speculate_stats. */
+typedef struct guess_figures {
+    double drafted, accepted, draft_us, rows;
+} guess_figures;
+
+static guess_figures sum_guesses(const speculate_stats *s) {
+    guess_figures g = {.rows = (double)s->rows_steps};
+    for (int k = 0; k < DRAFTER_KINDS; k++) {
+        g.drafted += (double)s->drafted[k];
+        g.accepted += (double)s->accepted[k];
+        g.draft_us += (double)s->draft_ns[k] / 1e3;
+    }
+    return g;
+}
+
 static void print_figures(const bench_options *o, const run *r, const figures *f,
                           const extras *x) {
     const engine *e = r->e;
@@ -309,6 +324,7 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
     /* Of several sequences at once a step reads the backbone once for all. */
     bool no_floor = x->bandwidth_gb_per_s <= 0 || o->batch > 1;
     const figures *c = &x->cold;
+    const guess_figures guessed = sum_guesses(&stats.guesses), *g = &guessed;
     const figure rows[] = {
         {"prefill_tok_per_s", f->prefill_tok_per_s, false},
         {"decode_tok_per_s", f->decode_tok_per_s, false},
@@ -345,6 +361,10 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"first128_hit_rate", c->window_hit_rate[2], warm},
         {"turn_tok_per_s", c->turn_tok_per_s, warm},
         {"PROJECTED_decode_tok_per_s", project(o, f, x), strcmp(o->project, "none") == 0},
+        {"drafted", g->drafted, g->drafted == 0},
+        {"accepted_share", g->accepted / g->drafted, g->drafted == 0},
+        {"tokens_per_row_step", (g->rows + g->accepted) / g->rows, g->drafted == 0},
+        {"us_per_guess", g->draft_us / g->drafted, g->drafted == 0},
         {"slots", engine_n_slots(e), false},
         {"prompt_tokens", (double)o->prompt, false},
         {"decode_tokens", (double)o->decode, false},

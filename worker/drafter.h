@@ -32,11 +32,23 @@ typedef struct drafter_ask {
     uint32_t n_read_prompt;
 } drafter_ask;
 
+/* What the model had of a sequence after its final norm. */
+typedef struct drafter_rows {
+    uint64_t key;
+    const int32_t *tokens; /* of the sequence, those behind the rows included */
+    const float *rows;     /* [n_rows][n_embd] */
+    uint32_t n_rows;
+    uint32_t position; /* of the first row; the token behind the last row is known */
+    uint32_t place;
+} drafter_rows;
+
 typedef struct drafter drafter;
 typedef struct drafter_ops {
     void (*close)(drafter *d);
     /* Guess for n different places; n_guesses may be 0, as while a prompt is being read. */
     status (*guess)(drafter *d, drafter_ask *asks, size_t n, error *err);
+    /* Every row of the sequence that stays, in order; NULL: it needs none. */
+    status (*see)(drafter *d, const drafter_rows *seen, error *err);
 } drafter_ops;
 
 /* Every drafter's struct begins with this. */
@@ -67,5 +79,21 @@ status drafter_model_fixed_bytes(uint64_t *fixed, uint64_t *page, const char *pa
                                  const gguf_file *target, kv_type kv, uint32_t n_states,
                                  error *err);
 status drafter_model_open(drafter **out, const drafter_model_params *params, error *err);
+
+typedef struct drafter_mtp_params {
+    const gguf_file *file; /* of the model; must outlive the drafter */
+    uint32_t n_threads;
+    kv_type kv;
+    activation_type activations;
+    uint32_t n_places;
+    uint32_t n_context;
+    uint32_t n_pages;
+    uint32_t cap_held; /* rows of a step and sequence: 1 + guesses */
+    uint32_t max_rows; /* of a step of the block, at least n_places * cap_held */
+    uint32_t n_vocab;
+} drafter_mtp_params;
+
+/* STATUS_BAD_INPUT when the file has no block. */
+status drafter_mtp_open(drafter **out, const drafter_mtp_params *params, error *err);
 
 #endif

@@ -100,7 +100,7 @@ static void lookup_close(drafter *d) {
     free(l);
 }
 
-static const drafter_ops ops = {lookup_close, lookup_guess};
+static const drafter_ops ops = {lookup_close, lookup_guess, NULL};
 
 status drafter_lookup_open(drafter **out, uint32_t n_places, uint32_t n_context, error *err) {
     *out = NULL;

@@ -252,7 +252,7 @@ static void model_drafter_close(drafter *base) {
     free(d);
 }
 
-static const drafter_ops ops = {model_drafter_close, model_guess};
+static const drafter_ops ops = {model_drafter_close, model_guess, NULL};
 
 static model_params params_of_model(const drafter_model_params *p, uint32_t n_threads) {
     return (model_params){.backend = p->backend,

@@ -38,7 +38,8 @@ typedef enum speculate_wish {
     SPECULATE_OFF,
     SPECULATE_AUTO, /* look-up, and the draft where one is named, as far as it costs little */
     SPECULATE_LOOKUP,
-    SPECULATE_DRAFT
+    SPECULATE_DRAFT,
+    SPECULATE_MTP /* the model's own block */
 } speculate_wish;
 
 typedef struct engine_params {

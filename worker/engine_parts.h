@@ -101,6 +101,8 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
 status engine_open_guesses(engine *e, error *err);
 /* Before a step is planned: guesses behind everyone that decodes. */
 void engine_guess(engine *e);
+/* The rows of a piece that stay are shown to who wants them. */
+void engine_show_rows(engine *e, const sequence *who, const model_segment *s, uint32_t n_rows);
 /* Where the states after the rows of a piece with guesses go. */
 const uint32_t *engine_states_after(engine *e, size_t piece, const sequence *who);
 

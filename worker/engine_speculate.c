@@ -4,9 +4,16 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "kernels/cpu/pool.h"
+#include <stdio.h>
 #include <stdlib.h>
 
-enum { USUAL_DEPTH = 8, SHARE_OF_RAM = 32, MEASURE_ROUNDS = 5, MEASURE_MS = 250 };
+enum {
+    USUAL_DEPTH = 8,
+    SHARE_OF_RAM = 32,
+    MEASURE_ROUNDS = 5,
+    MEASURE_MS = 250,
+    BLOCK_ROWS = 256
+};
 
 /* States of guesses that nobody asked for must not cost much. */
 static uint32_t depth_that_fits(const engine *e, const model_config *c,
@@ -45,6 +52,29 @@ static bool wants_draft(const engine *e) {
     return wants(e, SPECULATE_DRAFT) && path != NULL && *path != '\0';
 }
 
+/* Metadata may promise a block that the file does not have (spec 2.3). */
+static bool has_block(const gguf_file *file, const model_config *c) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "blk.%u.nextn.eh_proj.weight", c->n_layers);
+    return c->n_mtp_layers > 0 && gguf_find_tensor(file, name) != NULL;
+}
+
+static drafter_mtp_params params_of_block(const engine *e) {
+    const engine_params *p = &e->params;
+    uint32_t held = 1 + e->plan.n_guesses, most = p->n_sequences * held;
+    return (drafter_mtp_params){.file = e->file,
+                                .n_threads =
+                                    p->n_threads > 0 ? p->n_threads : pool_usable_cores(),
+                                .kv = p->kv,
+                                .activations = p->activations,
+                                .n_places = p->n_sequences,
+                                .n_context = e->plan.n_context,
+                                .n_pages = e->plan.n_pages,
+                                .cap_held = held,
+                                .max_rows = most > BLOCK_ROWS ? most : BLOCK_ROWS,
+                                .n_vocab = e->context.n_vocab};
+}
+
 status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err) {
     const engine_params *p = &e->params;
     if (p->speculate == SPECULATE_OFF) return STATUS_OK;
@@ -59,8 +89,17 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
         return error_set(err, STATUS_BAD_INPUT,
                          "speculate: the cuda backend cannot verify guesses");
     }
+    if (p->speculate == SPECULATE_MTP && !has_block(e->file, c))
+        return error_set(err, STATUS_BAD_INPUT, "speculate = mtp: the file has no MTP block");
     wish->n_guesses = p->draft_tokens > 0 ? p->draft_tokens : depth_that_fits(e, c, wish);
     if (wish->n_guesses == 0 && p->speculate != SPECULATE_AUTO) wish->n_guesses = 1;
+    if (p->speculate == SPECULATE_MTP) {
+        model_config block = *c;
+        model_config_of_block(&block);
+        wish->draft_page_bytes = plan_page_bytes(&block, p->kv);
+        wish->draft_bytes = (uint64_t)p->n_sequences * sizeof(float) *
+                            (c->n_vocab + (uint64_t)(wish->n_guesses + 2) * c->n_embd);
+    }
     if (wish->n_guesses == 0 || !wants_draft(e)) return STATUS_OK;
     return drafter_model_fixed_bytes(&wish->draft_bytes, &wish->draft_page_bytes, p->draft_path,
                                      e->file, p->kv, p->n_sequences * (wish->n_guesses + 1),
@@ -110,6 +149,10 @@ status engine_open_guesses(engine *e, error *err) {
         const drafter_model_params p = params_of_draft(e);
         rc = drafter_model_open(&kinds[DRAFTER_MODEL], &p, err);
     }
+    if (rc == STATUS_OK && e->params.speculate == SPECULATE_MTP) {
+        const drafter_mtp_params p = params_of_block(e);
+        rc = drafter_mtp_open(&kinds[DRAFTER_MTP], &p, err);
+    }
     if (rc != STATUS_OK) {
         for (int k = 0; k < DRAFTER_KINDS; k++)
             if (kinds[k] != NULL) kinds[k]->ops->close(kinds[k]);
@@ -127,6 +170,21 @@ static bool may_guess(const sequence *who) {
            who->n_run + 1 == who->n_tokens;
 }
 
+/* Answers need no guesses: what runs goes on without. */
+static void end_speculation(engine *e, const error *cause) {
+    log_error("speculation-ended", "%s", cause->text);
+    speculate_free(e->guesses);
+    e->guesses = NULL;
+}
+
+void engine_show_rows(engine *e, const sequence *who, const model_segment *s, uint32_t n_rows) {
+    error err = {0};
+    if (e->guesses == NULL || s->n_hidden != s->n_tokens || who->phase != SEQUENCE_RUNNING)
+        return;
+    status rc = speculate_see(e->guesses, who, s->position, s->hidden, n_rows, &err);
+    if (rc != STATUS_OK) end_speculation(e, &err);
+}
+
 void engine_guess(engine *e) {
     size_t n = 0;
     error err = {0};
@@ -136,10 +194,7 @@ void engine_guess(engine *e) {
             if (may_guess(&r->choices[i].timeline)) e->decoding[n++] = &r->choices[i].timeline;
     }
     if (speculate_guess(e->guesses, e->decoding, n, &err) == STATUS_OK) return;
-    /* Answers need no guesses: what is left goes on without. */
-    log_error("speculation-ended", "%s", err.text);
-    speculate_free(e->guesses);
-    e->guesses = NULL;
+    end_speculation(e, &err);
     for (size_t i = 0; i < n; i++)
         e->decoding[i]->n_drafted = 0;
 }

@@ -12,6 +12,17 @@ static choice *choice_of(const scheduler_piece *piece) {
     return &r->choices[piece->who->choice];
 }
 
+/* Rows for vectors, or of all tokens for who guesses by them. */
+static float *ask_rows(const engine *e, const scheduler_piece *piece, model_segment *s,
+                       float *place) {
+    const request *r = piece->who->owner;
+    if (r->vectors != NULL) return engine_ask_vectors(piece, s, place);
+    if (e->guesses == NULL || !speculate_wants_rows(e->guesses)) return place;
+    s->n_hidden = s->n_tokens;
+    s->hidden = place;
+    return place + (size_t)s->n_tokens * model_configuration(e->model)->n_embd;
+}
+
 /* Segments of the model for the pieces; the number of rows is returned. */
 static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
     uint32_t n_rows = 0;
@@ -31,7 +42,7 @@ static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
             .n_outputs = e->pieces[i].wants_logits ? 1 + e->pieces[i].n_drafted : 0};
         if (e->pieces[i].n_drafted > 0)
             e->segments[i].states_after = engine_states_after(e, i, who);
-        hidden = engine_ask_vectors(&e->pieces[i], &e->segments[i], hidden);
+        hidden = ask_rows(e, &e->pieces[i], &e->segments[i], hidden);
         n_rows += e->pieces[i].n_tokens;
     }
     return n_rows;
@@ -246,6 +257,8 @@ static uint32_t take_piece(engine *e, const scheduler_piece *piece, const model_
         else if (!r->over && s->n_outputs > 0)
             take_rows(e, piece, logits, e->has_logits ? NULL : &e->best[row]);
     }
+    if (r->vectors != NULL) return 0;
+    engine_show_rows(e, who, s, piece->n_tokens - piece->n_drafted + n_true);
     if (e->guesses != NULL && decodes)
         speculate_take(e->guesses, who, piece->n_drafted, n_true);
     return n_true;

@@ -170,6 +170,7 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
     out->speculate = strcmp(o->speculate, "auto") == 0     ? SPECULATE_AUTO
                      : strcmp(o->speculate, "lookup") == 0 ? SPECULATE_LOOKUP
                      : strcmp(o->speculate, "draft") == 0  ? SPECULATE_DRAFT
+                     : strcmp(o->speculate, "mtp") == 0    ? SPECULATE_MTP
                                                            : SPECULATE_OFF;
     out->draft_path = o->draft;
     out->draft_tokens = (uint32_t)o->draft_tokens;

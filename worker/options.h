@@ -125,8 +125,9 @@ typedef struct model_options {
                     1048576, NULL,                                                             \
                     "long prompts can be resumed every so many tokens; 0: at messages alone"), \
         OPTIONS_KEY(s, m, "speculate", CONFIG_CHOICE, speculate, "auto", 0, 0,                 \
-                    "auto|off|lookup|draft",                                                   \
-                    "who guesses tokens ahead: prompt look-up, a draft model, or both"),       \
+                    "auto|off|lookup|draft|mtp",                                               \
+                    "who guesses tokens ahead: prompt look-up, a draft model, the model's "    \
+                    "MTP block; auto: look-up, and the draft where one is named"),             \
         OPTIONS_KEY(s, m, "draft", CONFIG_STRING, draft, NULL, 0, 0, NULL,                     \
                     "GGUF file of a small model with the same vocabulary, which guesses"),     \
         OPTIONS_KEY(s, m, "draft_tokens", CONFIG_INT, draft_tokens, "0", 0, 16, NULL,          \

@@ -415,6 +415,23 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
 
 /* --- what became of them --- */
 
+bool speculate_wants_rows(const speculate *s) {
+    return s->drafters[DRAFTER_MTP] != NULL;
+}
+
+status speculate_see(speculate *s, const sequence *who, uint32_t position, const float *rows,
+                     uint32_t n_rows, error *err) {
+    drafter *d = s->drafters[DRAFTER_MTP];
+    const drafter_rows seen = {.key = who->arrival + 1,
+                               .tokens = who->tokens,
+                               .rows = rows,
+                               .n_rows = n_rows,
+                               .position = position,
+                               .place = who->group};
+    CHECK(position + n_rows < who->n_tokens);
+    return d->ops->see(d, &seen, err);
+}
+
 static void observe(double *share, uint32_t n_accepted, bool failed) {
     for (uint32_t i = 0; i < n_accepted; i++)
         *share += RATE * (1 - *share);

@@ -46,6 +46,12 @@ void speculate_fix_depth(speculate *s, uint32_t depth);
  * and set n_drafted.  who->group is the place.  A failure is the drafter's device's. */
 status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err);
 
+/* Whether rows after the final norm are wanted; then, after a step and its tokens, those of who
+ * that stay, from a position on. */
+bool speculate_wants_rows(const speculate *s);
+status speculate_see(speculate *s, const sequence *who, uint32_t position, const float *rows,
+                     uint32_t n_rows, error *err);
+
 /* Of n_drafted guesses of who that had rows, n_accepted came true.  Called for each sequence
  * of a step that decodes, also without guesses. */
 void speculate_take(speculate *s, const sequence *who, uint32_t n_drafted, uint32_t n_accepted);

@@ -11,6 +11,8 @@
 #include "common/json.h"
 #include "tests/engine_run.h"
 #include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { MAX_BODIES = 24, N_CONVERSATIONS = 10, LINE = 1 << 16 };
 
@@ -245,6 +247,70 @@ static void a_resumed_answer_goes_on_with_the_same_tokens(void **state) {
     run_close(&r);
 }
 
+/* --- the block of a model that has one --- */
+
+static bool make_model(const char *params, const char *path) {
+    const char *build = getenv("SILICEO_BUILD");
+    char program[512];
+    int result = -1;
+    (void)snprintf(program, sizeof program, "%s/make_model", build != NULL ? build : "build");
+    (void)fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (freopen("/dev/null", "w", stdout) == NULL) _exit(127);
+        (void)execl(program, program, "--params", params, "--out", path, (char *)NULL);
+        _exit(127);
+    }
+    return child > 0 && waitpid(child, &result, 0) == child && result == 0;
+}
+
+/* Chats, which share prompts, and texts; in pieces, since a step takes a chunk. */
+static void run_on(const char *path, speculate_wish wish, uint32_t depth, run_answer *out) {
+    engine_run r = {0};
+    engine_params params = run_params();
+    params.model_path = path;
+    params.n_sequences = 3;
+    params.chunk_tokens = 64;
+    params.speculate = wish;
+    params.draft_tokens = depth;
+    params.fixed_depth = true;
+    run_open(&r, &params);
+    submit_all_bodies(&r);
+    memcpy(out, r.answers, (size_t)n_bodies * sizeof *out);
+    engine_stats stats;
+    engine_read_stats(r.e, &stats);
+    assert_true(wish == SPECULATE_OFF || stats.guesses.drafted[DRAFTER_MTP] > 200);
+    run_close(&r);
+}
+
+static void the_models_own_block_changes_no_token(void **state) {
+    (void)state;
+    static const char *const params[] = {
+        "{\"arch\":\"qwen35\",\"hidden\":64,\"ff\":192,\"mtp\":true,\"seed\":19}",
+        "{\"arch\":\"qwen35moe\",\"hidden\":64,\"mtp\":true,\"seed\":18}"};
+    const char *base = getenv("TMPDIR");
+    char folder[256], path[512];
+    (void)snprintf(folder, sizeof folder, "%s/siliceo-guess-XXXXXX",
+                   base != NULL ? base : "/tmp");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
+    run_answer *off = calloc(2 * (size_t)n_bodies, sizeof *off), *on = off + n_bodies;
+    assert_non_null(off);
+    for (size_t m = 0; m < sizeof params / sizeof params[0]; m++) {
+        assert_true(make_model(params[m], path));
+        run_on(path, SPECULATE_OFF, 0, off);
+        for (uint32_t depth = 1; depth <= 4; depth += 3) {
+            run_on(path, SPECULATE_MTP, depth, on);
+            for (int i = 0; i < n_bodies; i++)
+                for (int c = 0; c < RUN_MAX_CHOICES; c++)
+                    assert_same_choice(&on[i].choices[c], &off[i].choices[c], "mtp", i);
+        }
+        (void)unlink(path);
+    }
+    (void)rmdir(folder);
+    free(off);
+}
+
 /* --- distribution --- */
 
 enum { N_DRAWS = 400, N_BINS = 8, VOCAB = 4096 };
@@ -318,6 +384,9 @@ static void what_cannot_guess_is_refused_with_the_reason(void **state) {
     params.draft_tokens = 16;
     params.ram_mib = 64;
     assert_refused(&params, "MiB");
+    params = run_params();
+    params.speculate = SPECULATE_MTP;
+    assert_refused(&params, "no MTP block");
 }
 
 int main(void) {
@@ -327,6 +396,7 @@ int main(void) {
         cmocka_unit_test(both_change_no_token_however_deep),
         cmocka_unit_test(who_is_preempted_goes_on_with_the_same_tokens),
         cmocka_unit_test(a_resumed_answer_goes_on_with_the_same_tokens),
+        cmocka_unit_test(the_models_own_block_changes_no_token),
         cmocka_unit_test(draws_have_the_distribution_of_no_guesses),
         cmocka_unit_test(what_cannot_guess_is_refused_with_the_reason),
     };

@@ -49,7 +49,7 @@ static void double_close(drafter *d) {
     free(d);
 }
 
-static const drafter_ops double_ops = {double_close, double_guess};
+static const drafter_ops double_ops = {double_close, double_guess, NULL};
 
 typedef struct world {
     speculate *s;

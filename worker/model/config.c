@@ -315,3 +315,12 @@ uint64_t model_config_state_bytes(const model_config *c) {
     uint64_t conv = (uint64_t)(c->conv_taps - 1) * c->conv_dim;
     return (state + conv) * c->n_linear_layers * sizeof(float);
 }
+
+void model_config_of_block(model_config *c) {
+    CHECK(c->n_mtp_layers > 0);
+    c->first_layer = c->n_layers;
+    c->n_layers = c->n_full_layers = 1;
+    c->n_linear_layers = 0;
+    c->is_linear[0] = false;
+    c->kind_index[0] = 0;
+}

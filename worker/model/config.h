@@ -20,6 +20,7 @@ typedef struct model_config {
     char name[128];
     uint32_t n_layers;     /* trunk only, without MTP blocks */
     uint32_t n_mtp_layers; /* present in the file; recognised and not run by the trunk */
+    uint32_t first_layer;  /* its number in the file: 0, of an MTP block that of the block */
     uint32_t n_context;    /* trained context, tokens */
     uint32_t n_embd;
     uint32_t n_vocab;
@@ -54,6 +55,9 @@ typedef struct model_config {
 /* Read and range-check every key of spec 2.2-2.4; shapes of tensors are checked
  * by model_weights.  Errors name the key and value. */
 status model_config_read(model_config *out, const gguf_file *file, error *err);
+
+/* Make of a model's geometry that of its first MTP block: one layer of full attention. */
+void model_config_of_block(model_config *c);
 
 /* Bytes of the recurrent state of one sequence (delta-net state and convolution
  * inputs, float32, all linear layers). */

@@ -44,6 +44,7 @@ status forward_init(forward *f, const model_config *c, const model_weights *w, b
         f->forms[i] = forms_of_layer(c, &w->layers[i], i, activations);
     }
     f->head_form = form_of(&w->head, activations);
+    f->block_form = form_of(&w->block.in, activations);
     return STATUS_OK;
 }
 
@@ -97,7 +98,10 @@ status forward_run(const forward *f, const batch *b, float *logits, error *err) 
     status rc = ops->begin(f->device, b, err);
     if (rc != STATUS_OK) return rc;
 
-    ops->embed(f->device, &f->weights->embedding);
+    if (f->weights->block.in.data != NULL)
+        ops->embed_after(f->device, &f->weights->embedding, &f->weights->block, f->block_form);
+    else
+        ops->embed(f->device, &f->weights->embedding);
     if (f->tap != NULL) show_residual(f, b, "embed", 0);
 
     for (uint32_t layer = 0; layer < f->config->n_layers; layer++)

@@ -29,7 +29,8 @@ typedef struct forward {
     backend *device;
     layer_forms *forms; /* [n_layers] */
     input_forms head_form;
-    model_tap tap; /* NULL: nobody looks */
+    input_forms block_form; /* of what an MTP block begins with */
+    model_tap tap;          /* NULL: nobody looks */
     void *tap_context;
     float *tap_rows; /* made when a tap is set */
 } forward;

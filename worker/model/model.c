@@ -20,6 +20,7 @@ struct model {
     uint32_t *row_run;
     batch_run *runs;
     batch_hidden *hidden; /* a run may want one */
+    const float **before; /* of each run */
     uint32_t *output_rows;
     uint32_t *pages;
     size_t n_pages;
@@ -65,26 +66,39 @@ static status make_batch(model *m, error *err) {
     m->row_run = calloc(n, sizeof *m->row_run);
     m->runs = calloc(n_runs, sizeof *m->runs);
     m->hidden = calloc(n_runs, sizeof *m->hidden);
+    m->before = calloc(n_runs, sizeof(float *));
     m->output_rows = calloc(n, sizeof *m->output_rows);
     m->pages = calloc(n_runs * p->n_pages + n, sizeof *m->pages);
     m->state_step = calloc(p->n_states, sizeof *m->state_step);
     if (m->tokens == NULL || m->row_run == NULL || m->runs == NULL || m->hidden == NULL ||
-        m->output_rows == NULL || m->pages == NULL || m->state_step == NULL) {
+        m->before == NULL || m->output_rows == NULL || m->pages == NULL ||
+        m->state_step == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "model: no memory for a batch of %zu rows", n);
     }
     return STATUS_OK;
 }
 
-status model_open(model **out, const gguf_file *file, const model_params *params, error *err) {
+static status read_weights(model *m, const gguf_file *file, bool block, error *err) {
+    status rc = model_config_read(&m->config, file, err);
+    if (rc != STATUS_OK) return rc;
+    if (!block) {
+        rc = check_params(&m->params, &m->config, err);
+        return rc == STATUS_OK ? model_weights_map(&m->weights, &m->config, file, err) : rc;
+    }
+    if (m->config.n_mtp_layers == 0)
+        return error_set(err, STATUS_BAD_INPUT, "model: the file has no MTP block");
+    model_config_of_block(&m->config);
+    rc = check_params(&m->params, &m->config, err);
+    return rc == STATUS_OK ? model_weights_map_block(&m->weights, &m->config, file, err) : rc;
+}
+
+static status open_whole(model **out, const gguf_file *file, const model_params *params,
+                         bool block, error *err) {
     *out = NULL;
     model *m = calloc(1, sizeof *m);
     if (m == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory");
     m->params = *params;
-    status rc = model_config_read(&m->config, file, err);
-    if (rc != STATUS_OK) goto fail;
-    rc = check_params(params, &m->config, err);
-    if (rc != STATUS_OK) goto fail;
-    rc = model_weights_map(&m->weights, &m->config, file, err);
+    status rc = read_weights(m, file, block, err);
     if (rc != STATUS_OK) goto fail;
     rc = make_batch(m, err);
     if (rc != STATUS_OK) goto fail;
@@ -99,6 +113,19 @@ fail:
     return rc;
 }
 
+status model_open(model **out, const gguf_file *file, const model_params *params, error *err) {
+    return open_whole(out, file, params, false, err);
+}
+
+status model_open_block(model **out, const gguf_file *file, const model_params *params,
+                        error *err) {
+    if (params->backend != BACKEND_CPU) {
+        *out = NULL;
+        return error_set(err, STATUS_BAD_INPUT, "model: an MTP block runs on the CPU alone");
+    }
+    return open_whole(out, file, params, true, err);
+}
+
 void model_close(model *m) {
     if (m == NULL) return;
     forward_release(&m->pass);
@@ -107,6 +134,7 @@ void model_close(model *m) {
     free(m->state_step);
     free(m->pages);
     free(m->output_rows);
+    free(m->before);
     free(m->hidden);
     free(m->runs);
     free(m->row_run);
@@ -170,6 +198,10 @@ static status check_segment(const model *m, const model_segment *s, size_t i, er
                          "step: segment %zu has %u tokens and %u hidden rows%s", i, s->n_tokens,
                          s->n_hidden, s->hidden == NULL ? " without a place" : "");
     }
+    if ((s->before != NULL) != (m->weights.block.in.data != NULL)) {
+        return error_set(err, STATUS_BAD_INPUT, "step: segment %zu has %s rows before it", i,
+                         s->before != NULL ? "needless" : "no");
+    }
     if (pages_of(s) > m->params.n_pages) {
         return error_set(err, STATUS_BAD_INPUT,
                          "step: segment %zu needs %zu pages, there are %u", i, pages_of(s),
@@ -203,6 +235,7 @@ static void add_segment(model *m, batch *b, const model_segment *s) {
         m->hidden[b->n_hidden++] =
             (batch_hidden){v->n_rows + s->n_tokens - s->n_hidden, s->n_hidden, s->hidden};
     }
+    m->before[v->n_runs] = s->before;
     m->n_pages += pages_of(s);
     if (s->states_after != NULL) {
         m->runs[v->n_runs].first_kept = (uint32_t)m->n_pages;
@@ -218,7 +251,8 @@ static status build_batch(model *m, const model_segment *segments, size_t n, bat
     *b = (batch){.view = {.runs = m->runs, .row_run = m->row_run, .pages = m->pages},
                  .tokens = m->tokens,
                  .output_rows = m->output_rows,
-                 .hidden = m->hidden};
+                 .hidden = m->hidden,
+                 .before = m->before};
     m->n_pages = 0;
     m->n_steps_run++;
     for (size_t i = 0; i < n; i++) {

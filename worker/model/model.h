@@ -85,6 +85,9 @@ typedef struct model_segment {
      * different states: where the one after each token goes.  `state` is left as it is unless
      * it is among them; nobody else of the step may have any of them. */
     const uint32_t *states_after;
+    /* Of an MTP block: [n_tokens][n_embd], of each token the model's row after the final norm of
+     * the position before it.  Else NULL. */
+    const float *before;
 } model_segment;
 
 /* The largest logit of a row; of equals that with the lowest id. */
@@ -120,6 +123,14 @@ typedef void (*model_tap)(void *context, const char *what, uint32_t layer, const
 /* file must outlive the model.  On failure *out is NULL. */
 status model_open(model **out, const gguf_file *file, const model_params *params, error *err);
 void model_close(model *m); /* accepts NULL */
+
+/* The file's MTP block (spec 4.9) as a model of its own, on the CPU: a layer of full attention
+ * whose input is made of a token and the row before it, and whose logits are those of the token
+ * after it.  Position t is that of the row before.  Its rows after the norm before the head are
+ * what a further guess has for `before`.  No recurrent states: n_states is how many sequences
+ * may be in a step.  STATUS_BAD_INPUT when the file has no block. */
+status model_open_block(model **out, const gguf_file *file, const model_params *params,
+                        error *err);
 
 const model_config *model_configuration(const model *m);
 

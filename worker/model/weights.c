@@ -8,7 +8,7 @@
 typedef struct mapper {
     const gguf_file *file;
     const model_config *config;
-    uint32_t layer; /* UINT32_MAX: the tensors outside of layers */
+    uint32_t layer; /* in the file; UINT32_MAX: the tensors outside of layers */
     error *err;
     status rc; /* the first failure; later calls do nothing */
 } mapper;
@@ -153,11 +153,11 @@ static void map_moe(mapper *m, layer_weights *l) {
     map_matrix(m, "ffn_down_shexp.weight", &l->down, c->n_ff_shared, c->n_embd);
 }
 
-static void map_layer(mapper *m, layer_weights *l) {
+static void map_layer(mapper *m, layer_weights *l, bool is_linear) {
     const model_config *c = m->config;
     map_vector(m, "attn_norm.weight", &l->attn_norm, c->n_embd);
     map_vector(m, "post_attention_norm.weight", &l->ffn_norm, c->n_embd);
-    if (c->is_linear[m->layer])
+    if (is_linear)
         map_delta_net(m, l);
     else
         map_full_attention(m, l);
@@ -188,8 +188,49 @@ status model_weights_map(model_weights *out, const model_config *c, const gguf_f
     else
         map_matrix(&m, "output.weight", &out->head, c->n_embd, c->n_vocab);
     for (m.layer = 0; m.layer < c->n_layers && m.rc == STATUS_OK; m.layer++) {
-        map_layer(&m, &out->layers[m.layer]);
+        map_layer(&m, &out->layers[m.layer], c->is_linear[m.layer]);
     }
+    if (m.rc != STATUS_OK) model_weights_release(out);
+    return m.rc;
+}
+
+/* A block may have an embedding and a head of its own. */
+static void map_block_ends(mapper *m, model_weights *out) {
+    const model_config *c = m->config;
+    bool has_norm = find(m, "nextn.shared_head_norm.weight") != NULL;
+    bool has_embedding = find(m, "nextn.embed_tokens.weight") != NULL;
+    bool has_head = find(m, "nextn.shared_head_head.weight") != NULL;
+    const uint32_t block = m->layer;
+    if (!has_norm || !has_embedding || !has_head) m->layer = UINT32_MAX;
+    if (!has_norm) map_vector(m, "output_norm.weight", &out->output_norm, c->n_embd);
+    if (!has_embedding)
+        map_matrix(m, "token_embd.weight", &out->embedding, c->n_embd, c->n_vocab);
+    if (!has_head) {
+        map_matrix(m, c->tied_head ? "token_embd.weight" : "output.weight", &out->head,
+                   c->n_embd, c->n_vocab);
+    }
+    m->layer = block;
+    if (has_norm) map_vector(m, "nextn.shared_head_norm.weight", &out->output_norm, c->n_embd);
+    if (has_embedding)
+        map_matrix(m, "nextn.embed_tokens.weight", &out->embedding, c->n_embd, c->n_vocab);
+    if (has_head)
+        map_matrix(m, "nextn.shared_head_head.weight", &out->head, c->n_embd, c->n_vocab);
+}
+
+status model_weights_map_block(model_weights *out, const model_config *c, const gguf_file *file,
+                               error *err) {
+    memset(out, 0, sizeof *out);
+    out->layers = calloc(1, sizeof *out->layers);
+    if (out->layers == NULL)
+        return error_set(err, STATUS_NO_MEMORY, "model tensors: no memory for a block");
+    out->file = file;
+    out->n_layers = 1;
+    mapper m = {file, c, c->first_layer, err, STATUS_OK};
+    map_matrix(&m, "nextn.eh_proj.weight", &out->block.in, 2 * c->n_embd, c->n_embd);
+    map_vector(&m, "nextn.enorm.weight", &out->block.embedding_norm, c->n_embd);
+    map_vector(&m, "nextn.hnorm.weight", &out->block.hidden_norm, c->n_embd);
+    map_block_ends(&m, out);
+    if (m.rc == STATUS_OK) map_layer(&m, &out->layers[0], false);
     if (m.rc != STATUS_OK) model_weights_release(out);
     return m.rc;
 }
@@ -231,6 +272,9 @@ void model_weights_place_mapped(model_weights *w) {
     w->embedding.place = w->embedding.data;
     w->head.place = w->head.data;
     w->output_norm.place = w->output_norm.data;
+    w->block.in.place = w->block.in.data;
+    w->block.embedding_norm.place = w->block.embedding_norm.data;
+    w->block.hidden_norm.place = w->block.hidden_norm.data;
     for (uint32_t i = 0; i < w->n_layers; i++)
         place_layer(&w->layers[i]);
 }

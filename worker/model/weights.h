@@ -65,6 +65,12 @@ typedef struct layer_weights {
     weight_experts exp_gate, exp_up, exp_down;
 } layer_weights;
 
+/* What makes the input of an MTP block, spec 4.9. */
+typedef struct block_weights {
+    weight_matrix in; /* eh_proj [E][2 E]: columns of the embedding, then of the hidden row */
+    weight_vector embedding_norm, hidden_norm; /* [E] */
+} block_weights;
+
 typedef struct model_weights {
     const gguf_file *file;
     weight_matrix embedding; /* [V][E] */
@@ -72,6 +78,7 @@ typedef struct model_weights {
     weight_vector output_norm;
     uint32_t n_layers;
     layer_weights *layers;
+    block_weights block; /* in.data is NULL but in the weights of an MTP block */
 } model_weights;
 
 /* Find every tensor of the trunk and check its exact shape and type.  A missing
@@ -79,6 +86,10 @@ typedef struct model_weights {
  * tensors are ignored. */
 status model_weights_map(model_weights *out, const model_config *c, const gguf_file *file,
                          error *err);
+/* The same of the MTP block, as a model of one layer: its own norm before the head, and
+ * embedding and head where it has them.  c is of the block, see model_config_of_block(). */
+status model_weights_map_block(model_weights *out, const model_config *c, const gguf_file *file,
+                               error *err);
 void model_weights_release(model_weights *w); /* accepts a zeroed one */
 
 /* Let every `place` be the mapping itself. */

@@ -1,0 +1,236 @@
+/* drafter_mtp.c - the model's own block for the token after the next, spec 4.9.
+ *
+ * Row t of the block takes the model's row after the final norm at position t and the token at
+ * t + 1, and gives the token at t + 2; a further guess takes the block's own row and the guess.
+ * The model's rows are shown as they come, those of prompts too: the block's keys and values
+ * of a position are made when the token after it is known.  Where rows are missing, as behind
+ * cached beginnings of prompts, a place begins anew: what the block attends to is shorter then,
+ * and only the differences of positions matter.
+ */
+#include "worker/drafter.h"
+
+#include "worker/memory/kv_pages.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct mtp_place {
+    uint64_t key;
+    uint32_t base;   /* position of the first row that was shown */
+    uint32_t n_run;  /* rows behind it whose keys and values are there */
+    uint32_t n_held; /* rows behind those, in held */
+    float *held;     /* [cap_held][n_embd] */
+    uint32_t *pages;
+    uint32_t n_pages;
+    float *last;      /* [n_embd] the block's row behind its last guess */
+    drafter_ask *ask; /* NULL: it takes no part (any more) */
+} mtp_place;
+
+typedef struct mtp {
+    drafter base;
+    drafter_mtp_params params;
+    model *block;
+    kv_pages *pages;
+    mtp_place *places;
+    model_segment *segments; /* [n_places] */
+    mtp_place **in_step;     /* [n_places] */
+    float *logits;           /* [n_places][n_vocab] */
+} mtp;
+
+static uint32_t pages_for(uint32_t n_tokens) {
+    return (n_tokens + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
+}
+
+static size_t row_floats(const mtp *d) {
+    return model_configuration(d->block)->n_embd;
+}
+
+static void begin_anew(mtp *d, mtp_place *p, uint64_t key, uint32_t base) {
+    for (uint32_t i = 0; i < p->n_pages; i++)
+        kv_pages_release(d->pages, p->pages[i]);
+    p->n_pages = p->n_run = p->n_held = 0;
+    p->key = key;
+    p->base = base;
+}
+
+static bool grow(mtp *d, mtp_place *p, uint32_t n_rows) {
+    while (p->n_pages < pages_for(n_rows)) {
+        if (!kv_pages_take(d->pages, &p->pages[p->n_pages])) return false;
+        p->n_pages++;
+    }
+    return true;
+}
+
+/* n rows from `rows` on, the first of which is row p->n_run of the place. */
+static model_segment segment_of(const mtp *d, const mtp_place *p, const int32_t *tokens,
+                                const float *rows, uint32_t n) {
+    return (model_segment){.state = (uint32_t)(p - d->places),
+                           .position = p->n_run,
+                           .n_tokens = n,
+                           .tokens = tokens + p->base + p->n_run + 1,
+                           .pages = p->pages,
+                           .before = rows};
+}
+
+/* Rows whose next token is known, a step's worth at once; the last is kept for a guess. */
+static status mtp_see(drafter *base, const drafter_rows *seen, error *err) {
+    mtp *d = (mtp *)base;
+    mtp_place *p = &d->places[seen->place];
+    const size_t row = row_floats(d);
+    uint32_t n = seen->n_rows, at = 0;
+    if (p->key != seen->key || seen->position != p->base + p->n_run + p->n_held)
+        begin_anew(d, p, seen->key, seen->position);
+    while (p->n_held + n - at > d->params.cap_held) {
+        uint32_t now = n - at - 1;
+        if (now > d->params.max_rows) now = d->params.max_rows;
+        const float *rows = seen->rows + at * row;
+        if (p->n_held > 0) now = p->n_held, rows = p->held;
+        if (!grow(d, p, p->n_run + now)) { /* no pages: what follows is a new beginning */
+            begin_anew(d, p, 0, 0);
+            return STATUS_OK;
+        }
+        const model_segment s = segment_of(d, p, seen->tokens, rows, now);
+        status rc = model_step(d->block, &s, 1, NULL, err);
+        if (rc != STATUS_OK) return rc;
+        at += p->n_held > 0 ? 0 : now;
+        p->n_held = 0;
+        p->n_run += now;
+    }
+    memcpy(p->held + p->n_held * row, seen->rows + at * row, (n - at) * row * sizeof(float));
+    p->n_held += n - at;
+    return STATUS_OK;
+}
+
+static int32_t largest(const float *logits, uint32_t n) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return (int32_t)best;
+}
+
+/* The rows held, behind which the first guess comes. */
+static size_t plan_held(mtp *d, drafter_ask *asks, size_t n_asks) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_asks; i++) {
+        drafter_ask *ask = &asks[i];
+        mtp_place *p = &d->places[ask->place];
+        p->ask = NULL;
+        bool whole = p->key == ask->key && p->n_held > 0 &&
+                     p->base + p->n_run + p->n_held + 1 == ask->n_tokens;
+        if (!whole || !grow(d, p, p->n_run + p->n_held + ask->depth)) continue;
+        model_segment *s = &d->segments[n];
+        *s = segment_of(d, p, ask->tokens, p->held, p->n_held);
+        s->n_outputs = s->n_hidden = 1;
+        s->hidden = p->last;
+        p->ask = ask;
+        ask->n_read = p->n_held;
+        p->n_run += p->n_held;
+        p->n_held = 0;
+        d->in_step[n++] = p;
+    }
+    return n;
+}
+
+/* A guess of each; who wants more goes on behind it with the block's own row. */
+static size_t take_and_plan(mtp *d, size_t n_places) {
+    const uint32_t n_vocab = model_configuration(d->block)->n_vocab;
+    size_t n = 0;
+    for (size_t i = 0; i < n_places; i++) {
+        mtp_place *p = d->in_step[i];
+        drafter_ask *ask = p->ask;
+        int32_t *guess = &ask->guesses[ask->n_guesses++];
+        *guess = largest(d->logits + i * n_vocab, d->params.n_vocab);
+        if (ask->n_guesses == ask->depth) continue;
+        ask->n_read++;
+        d->segments[n] = (model_segment){.state = (uint32_t)(p - d->places),
+                                         .position = p->n_run + ask->n_guesses - 1,
+                                         .n_tokens = 1,
+                                         .n_outputs = 1,
+                                         .n_hidden = 1,
+                                         .tokens = guess,
+                                         .pages = p->pages,
+                                         .before = p->last,
+                                         .hidden = p->last};
+        d->in_step[n++] = p;
+    }
+    return n;
+}
+
+static status mtp_guess(drafter *base, drafter_ask *asks, size_t n_asks, error *err) {
+    mtp *d = (mtp *)base;
+    size_t n = plan_held(d, asks, n_asks);
+    while (n > 0) {
+        status rc = model_step(d->block, d->segments, n, d->logits, err);
+        if (rc != STATUS_OK) return rc;
+        n = take_and_plan(d, n);
+    }
+    return STATUS_OK;
+}
+
+/* --- opening and closing --- */
+
+static void mtp_close(drafter *base) {
+    mtp *d = (mtp *)base;
+    if (d == NULL) return;
+    for (uint32_t i = 0; d->places != NULL && i < d->params.n_places; i++) {
+        free(d->places[i].held);
+        free(d->places[i].last);
+        free(d->places[i].pages);
+    }
+    free(d->logits);
+    free(d->in_step);
+    free(d->segments);
+    free(d->places);
+    kv_pages_free(d->pages);
+    model_close(d->block);
+    free(d);
+}
+
+static const drafter_ops ops = {mtp_close, mtp_guess, mtp_see};
+
+static status make_places(mtp *d, error *err) {
+    const drafter_mtp_params *p = &d->params;
+    const model_config *c = model_configuration(d->block);
+    d->places = calloc(p->n_places, sizeof *d->places);
+    d->segments = calloc(p->n_places, sizeof *d->segments);
+    d->in_step = calloc(p->n_places, sizeof(mtp_place *));
+    d->logits = calloc((size_t)p->n_places * c->n_vocab, sizeof *d->logits);
+    bool whole =
+        d->places != NULL && d->segments != NULL && d->in_step != NULL && d->logits != NULL;
+    for (uint32_t i = 0; whole && i < p->n_places; i++) {
+        mtp_place *place = &d->places[i];
+        place->held = calloc((size_t)p->cap_held * c->n_embd, sizeof *place->held);
+        place->last = calloc(c->n_embd, sizeof *place->last);
+        place->pages = calloc(pages_for(p->n_context + p->cap_held), sizeof *place->pages);
+        whole = place->held != NULL && place->last != NULL && place->pages != NULL;
+    }
+    if (whole) return STATUS_OK;
+    return error_set(err, STATUS_NO_MEMORY, "MTP block: no memory for %u sequences",
+                     p->n_places);
+}
+
+status drafter_mtp_open(drafter **out, const drafter_mtp_params *params, error *err) {
+    *out = NULL;
+    mtp *d = calloc(1, sizeof *d);
+    if (d == NULL) return error_set(err, STATUS_NO_MEMORY, "MTP block: no memory");
+    d->base.ops = &ops;
+    d->params = *params;
+    const model_params p = {.backend = BACKEND_CPU,
+                            .n_threads = params->n_threads,
+                            .kv = params->kv,
+                            .activations = params->activations,
+                            .n_pages = params->n_pages,
+                            .n_states = params->n_places,
+                            .max_rows = params->max_rows,
+                            .max_outputs = params->n_places,
+                            .inserts_per_layer = 1};
+    CHECK(params->max_rows >= params->n_places * params->cap_held);
+    status rc = model_open_block(&d->block, params->file, &p, err);
+    if (rc == STATUS_OK) rc = kv_pages_new(&d->pages, params->n_pages, err);
+    if (rc == STATUS_OK) rc = make_places(d, err);
+    if (rc != STATUS_OK) {
+        mtp_close(&d->base);
+        return rc;
+    }
+    *out = &d->base;
+    return STATUS_OK;
+}
