@@ -373,6 +373,54 @@ static void a_raw_prompt_goes_on_from_its_whole_blocks(void **state) {
     run_close(&r);
 }
 
+/* The process ends in between; RAM holds one chat alone, so that the others come from disk. */
+static void a_chat_goes_on_from_disk_after_a_restart(void **state) {
+    (void)state;
+    char folder[64], command[128];
+    const char *base = getenv("TMPDIR");
+    (void)snprintf(folder, sizeof folder, "%.40s/prefix-XXXXXX", base != NULL ? base : "/tmp");
+    assert_non_null(mkdtemp(folder));
+    engine_params params = run_params();
+    params.n_sequences = 2;
+    params.prefix_ram_mib = 4;
+    params.prefix_disk_mib = 64;
+    params.prefix_disk_dir = folder;
+    uint64_t skipped[3];
+    for (int life = 0; life < 2; life++) {
+        engine_run r;
+        run_open(&r, &params);
+        for (int i = 0; i < 3; i++) {
+            const ask a = {.chat = chats[i], .n_messages = 4, .system = LONG_SYSTEM + i};
+            uint64_t cached = both(&r, &a);
+            if (life == 0) assert_int_equal(cached, 0);
+            if (life == 0) skipped[i] = both(&r, &a);
+            if (life == 1) assert_int_equal(cached, skipped[i]);
+            assert_true(skipped[i] >= BLOCK);
+        }
+        run_close(&r);
+    }
+    params.kv = KV_F32; /* other bits: nothing of that is its own */
+    engine_run other;
+    run_open(&other, &params);
+    engine_stats stats;
+    engine_read_stats(other.e, &stats);
+    assert_int_equal(stats.prefixes.disk_bytes, 0);
+    /* One that waits for the disk can be cancelled. */
+    run_close(&other);
+    params.kv = KV_F16;
+    run_open(&other, &params);
+    const ask a = {.chat = chats[1], .n_messages = 4, .system = LONG_SYSTEM + 1};
+    submit(&other, &a, NULL);
+    engine_read_stats(other.e, &stats);
+    assert_int_equal(stats.waiting, 1);
+    assert_true(engine_cancel(other.e, 0, 0));
+    run_all(&other);
+    assert_int_equal(both(&other, &a), skipped[1]);
+    run_close(&other);
+    (void)snprintf(command, sizeof command, "rm -r '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_next_turn_goes_on_from_the_last_one),
@@ -385,6 +433,7 @@ int main(void) {
         cmocka_unit_test(background_work_does_not_evict_a_chat),
         cmocka_unit_test(company_and_hardly_any_room_change_nothing),
         cmocka_unit_test(a_raw_prompt_goes_on_from_its_whole_blocks),
+        cmocka_unit_test(a_chat_goes_on_from_disk_after_a_restart),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
