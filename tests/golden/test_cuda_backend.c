@@ -84,6 +84,33 @@ static void float_logits_are_those_of_the_cpu(void **state) {
     free(logits[1]);
 }
 
+/* Pages of every smaller type, written by a prompt and by steps, are read as the CPU reads them:
+ * products of halves and a value that rounds the other way, no more. */
+static void small_pages_are_read_as_the_cpu_reads_them(void **state) {
+    (void)state;
+    const kv_type types[] = {KV_F16, KV_Q8, KV_Q4};
+    for (int t = 0; t < 3; t++) {
+        float *logits[2] = {NULL, NULL};
+        size_t n = 0;
+        for (int i = 0; i < 2; i++) {
+            model_params p = params_of(i ? BACKEND_CUDA : BACKEND_CPU, ACTIVATIONS_F32, 0, 4);
+            p.kv = types[t];
+            run r;
+            run_open(&r, "deploy/models/demo.gguf", &p);
+            n = r.config->n_vocab;
+            logits[i] = new_logits(&r, N_IDS);
+            run_tokens(&r, 0, 0, ids, 4, 4, logits[i]);
+            run_tokens(&r, 0, 4, ids + 4, N_IDS - 4, 1, logits[i] + 4 * n);
+            run_close(&r);
+        }
+        double kl = mean_divergence(logits[0], logits[1], N_IDS, n);
+        print_message("KV type %d: mean divergence %.3g between the backends\n", types[t], kl);
+        assert_true(kl < 1e-5);
+        free(logits[0]);
+        free(logits[1]);
+    }
+}
+
 /* Decoding is recorded at the second step and replayed from the third on; slots make waves of a
  * prompt and misses of a step, which the host ships or, where all records are pinned, the GPU
  * fetches; no place of an expert changes a bit. */
@@ -308,6 +335,7 @@ static void a_model_larger_than_the_card_is_refused_with_both_sizes(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float_logits_are_those_of_the_cpu),
+        cmocka_unit_test(small_pages_are_read_as_the_cpu_reads_them),
         cmocka_unit_test(slots_change_no_bit),
         cmocka_unit_test(the_largest_logit_is_found_where_it_is_with_graphs_and_without),
         cmocka_unit_test(forgotten_slots_are_never_read),
