@@ -12,6 +12,12 @@ enum { N_CONVERSATIONS = 50, MAX_TEXTS = 64, N_VOCAB = 4096, MAX_TOKENS = 1024 }
 static token_list texts[MAX_TEXTS];
 static size_t n_texts;
 
+static void add_ids(token_list *t, const int32_t *ids, size_t n) {
+    error err = {0};
+    for (size_t i = 0; i < n; i++)
+        conversation_fail(token_list_add(t, ids[i], &err), &err);
+}
+
 static void add_recorded(void) {
     cJSON *list = read_json(GOLDEN_FOLDER "demo.json");
     const cJSON *item = NULL;
@@ -19,10 +25,10 @@ static void add_recorded(void) {
         token_list *t = &texts[n_texts++];
         const char *const parts[] = {"prompt_ids", "greedy_ids"};
         for (int i = 0; i < 2; i++) {
-            error err = {0};
-            const cJSON *id = NULL;
-            cJSON_ArrayForEach(id, cJSON_GetObjectItem(item, parts[i]))
-                conversation_fail(token_list_add(t, id->valueint, &err), &err);
+            size_t n = 0;
+            int32_t *ids = read_ints(item, parts[i], &n);
+            add_ids(t, ids, n);
+            free(ids);
         }
     }
     cJSON_Delete(list);
