@@ -20,7 +20,7 @@ enum { PREFIX_BLOCK_TOKENS = MODEL_PAGE_TOKENS };
 /* A snapshot stands where pages and pieces of a prompt end. */
 _Static_assert(MODEL_PAGE_TOKENS == MODEL_CHUNK_TOKENS, "a block is a page and a chunk");
 
-enum { PREFIX_NONE = UINT32_MAX }; /* no block; as a parent: the root */
+#define PREFIX_NONE UINT32_MAX /* no block; as a parent: the root */
 
 typedef struct prefix_key {
     uint64_t low, high;
