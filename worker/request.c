@@ -314,11 +314,13 @@ void request_free(request *r) {
     if (r == NULL) return;
     for (uint32_t i = 0; i < r->n_choices; i++) {
         answer_format_free(r->choices[i].format);
+        answer_format_free(r->choices[i].call_format);
         generation_release(&r->choices[i].text);
         sampler_free(r->choices[i].draws);
         sequence_release(&r->choices[i].timeline);
     }
     json_grammar_free(r->grammar);
+    json_grammar_free(r->call_grammar);
     embedding_free(r->vectors);
     free(r->choices);
     prefix_marks_release(&r->marks);

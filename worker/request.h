@@ -55,8 +55,11 @@ typedef struct choice {
     sampler *draws;
     generation text;
     budget spent;
-    answer_format *format; /* NULL: free text; see request_format.h */
-    bool format_begun;
+    /* see request_format.h */
+    answer_format *format; /* NULL: free text */
+    bool format_begun, format_left;
+    answer_format *call_format; /* NULL: calls are free */
+    bool in_call;
     size_t n_opened;  /* of the request's opening, tokens that have come */
     wire_finish over; /* NONE: it goes on */
     bool open;
@@ -73,6 +76,8 @@ typedef struct request {
     uint64_t epoch;
     job job;
     json_grammar *grammar; /* NULL: free text */
+    json_grammar *call_grammar; /* of a forced call; NULL: calls are free */
+    int32_t call_open;          /* the token that opens a call; -1: there is none */
     choice *choices;
     uint32_t n_choices;
     uint32_t n_open;

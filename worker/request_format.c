@@ -2,13 +2,25 @@
 
 #include "worker/text/answer_format.h"
 #include "worker/text/json_schema.h"
+#include "worker/text/tool_grammar.h"
 #include <stdio.h>
 
 /* What the engine puts behind a deliberation that it closes: the tag, a blank line. */
 enum { CLOSING_TOKENS = 2 };
 
+/* Tools that no grammar can follow are called as the model likes. */
+static status compile_calls(request *r, request_fault *fault) {
+    const char *name = r->job.forced_tool;
+    error cause = {0};
+    if (name == NULL || r->call_open < 0) return STATUS_OK;
+    status rc = tool_grammar_compile(&r->call_grammar, r->job.tools,
+                                     name[0] != '\0' ? name : NULL, &cause);
+    return rc == STATUS_NO_MEMORY ? error_set(&fault->err, rc, "%s", cause.text) : STATUS_OK;
+}
+
 status request_format_compile(request *r, request_fault *fault) {
-    if (!r->job.has_format) return STATUS_OK;
+    r->call_open = r->job.tools != NULL ? tokenizer_find(r->context->vocab, "<tool_call>") : -1;
+    if (!r->job.has_format) return compile_calls(r, fault);
     return json_schema_compile(&r->grammar, r->job.schema, JOB_SCHEMA_NAME, fault->param,
                                &fault->err);
 }
@@ -41,9 +53,14 @@ static status check_room(const request *r, const choice *c, budget_params *limit
 
 status request_format_make(request *r, choice *c, budget_params *limits, bool opens_thinking,
                            request_fault *fault) {
+    const request_context *context = r->context;
+    if (r->call_grammar != NULL) {
+        return answer_format_new(&c->call_format, r->call_grammar, context->trie,
+                                 context->vocab, &fault->err);
+    }
     if (r->grammar == NULL) return STATUS_OK;
-    status rc = answer_format_new(&c->format, r->grammar, r->context->trie, r->context->vocab,
-                                  &fault->err);
+    status rc =
+        answer_format_new(&c->format, r->grammar, context->trie, context->vocab, &fault->err);
     if (rc == STATUS_OK) return check_room(r, c, limits, opens_thinking, fault);
     if (rc == STATUS_BAD_INPUT)
         (void)snprintf(fault->param, sizeof fault->param, JOB_SCHEMA_NAME);
@@ -68,23 +85,59 @@ static void begin(choice *c) {
 }
 
 bool request_format_holds(const choice *c) {
-    return c->format != NULL && !generation_is_inside(&c->text) && request_forced(c) < 0;
+    bool formed = c->in_call || (c->format != NULL && !c->format_left);
+    return formed && !generation_is_inside(&c->text) && request_forced(c) < 0;
+}
+
+/* A call in place of a document that has not begun. */
+static bool may_call(const choice *c) {
+    const request *r = c->timeline.owner;
+    return r->call_open >= 0 && answer_format_is_blank(c->format);
 }
 
 bool request_format_allows(choice *c, int32_t id) {
+    if (c->in_call) return answer_format_allows(c->call_format, id, UINT32_MAX);
     begin(c);
-    return answer_format_allows(c->format, id, left_of(c));
+    const request *r = c->timeline.owner;
+    return (id == r->call_open && may_call(c)) ||
+           answer_format_allows(c->format, id, left_of(c));
 }
 
 void request_format_mask(choice *c, float *logits, uint32_t n_vocab) {
+    if (c->in_call) {
+        answer_format_mask(c->call_format, logits, n_vocab, UINT32_MAX);
+        return;
+    }
     begin(c);
+    const request *r = c->timeline.owner;
+    bool calls = may_call(c) && (uint32_t)r->call_open < n_vocab;
+    float opening = calls ? logits[r->call_open] : 0;
     answer_format_mask(c->format, logits, n_vocab, left_of(c));
+    if (calls) logits[r->call_open] = opening;
+}
+
+/* A forced call is followed from its first token on, which the engine puts. */
+static void take_of_call(choice *c, int32_t id) {
+    const request *r = c->timeline.owner;
+    if (generation_is_inside(&c->text)) return;
+    if (id == r->call_open) {
+        answer_format_restart(c->call_format);
+        c->in_call = true;
+    } else if (c->in_call) {
+        c->in_call =
+            answer_format_push(c->call_format, id) && !answer_format_is_whole(c->call_format);
+    }
 }
 
 void request_format_take(choice *c, int32_t id) {
-    if (!request_format_holds(c)) return;
+    const request *r = c->timeline.owner;
+    if (c->call_format != NULL) take_of_call(c, id);
+    if (c->call_format != NULL || !request_format_holds(c)) return;
     begin(c);
-    (void)answer_format_push(c->format, id);
+    if (id == r->call_open && may_call(c))
+        c->format_left = true;
+    else
+        (void)answer_format_push(c->format, id);
 }
 
 bool request_format_spills(const choice *c, int32_t id) {

@@ -1,5 +1,6 @@
 // test_tools.mjs - tool calls as clients make them: the official OpenAI SDK against a real fleet.
 import assert from 'node:assert/strict';
+import Ajv from 'ajv/dist/2020.js';
 import OpenAI from 'openai';
 import { finish, startFleet, test, until } from './fleet.mjs';
 
@@ -117,6 +118,49 @@ for (const stream of [false, true]) {
         const r = await run({ messages: ask('Rome'), tool_choice: 'required', tools });
         assert.equal(r.finish, 'tool_calls', JSON.stringify(r));
         assert.ok(tools.some((t) => t.function.name === r.calls[0].name), r.calls[0].name);
+    });
+    // Tools that the demo model never saw: what it makes of them is the grammar's doing.
+    await test(`a forced call is of a tool that is there, and fits its schema, however wildly it is drawn, stream ${stream}`, async () => {
+        const tools = [tool('set_alarm', 'Sets an alarm.', { hour: { type: 'integer', minimum: 0, maximum: 23 }, days: { type: 'array', items: { enum: ['mon', 'tue', 'wed'] }, minItems: 1, maxItems: 2 }, loud: { type: 'boolean' } }),
+            tool('get_weathers', 'Weather of a place.', { place: { $ref: '#/$defs/place' }, unit: { type: 'string', enum: ['metric', 'imperial'] } }), tool('stop', 'Stops.', {})];
+        tools[1].function.parameters.$defs = { place: { type: 'object', properties: { lat: { type: 'number', minimum: -90, maximum: 90 }, lon: { type: 'number', minimum: -180, maximum: 180 } }, required: ['lat', 'lon'] } };
+        tools[2].function.parameters.additionalProperties = false;
+        const ajv = new Ajv({ strict: false }), fits = Object.fromEntries(tools.map((t) => [t.function.name, ajv.compile(t.function.parameters)]));
+        const seen = new Set();
+        for (let seed = 1; seed <= 24; seed++) {
+            const choice = seed % 4 === 0 ? { type: 'function', function: { name: tools[(seed / 4) % 3].function.name } } : 'required';
+            const r = await run({ messages: ask('Rome'), tools, tool_choice: choice, temperature: 2, seed, parallel_tool_calls: seed % 2 === 0, max_tokens: 600, ...thinks(seed % 3 === 0) });
+            assert.ok(r.calls.length > 0, JSON.stringify(r));
+            for (const call of r.error === null ? r.calls : r.calls.slice(0, r.error.index)) {
+                assert.ok(call.name in fits, call.name);
+                assert.ok(fits[call.name](JSON.parse(call.arguments)), `${call.name} ${call.arguments}`);
+                seen.add(call.name);
+            }
+            if (choice !== 'required') assert.equal(r.calls[0].name, choice.function.name);
+        }
+        assert.equal(seen.size, 3, [...seen].join());
+    });
+    await test(`with a schema and tools the answer is a call or a document, stream ${stream}`, async () => {
+        const schema = { type: 'object', properties: { name: { type: 'string', maxLength: 20 }, age: { type: 'integer' }, color: { enum: ['red', 'blue'] } }, required: ['name', 'age', 'color'], additionalProperties: false };
+        const response_format = { type: 'json_schema', json_schema: { name: 'person', schema, strict: true } };
+        const person = [{ role: 'user', content: 'Give me a JSON object with name Ada, age 36 and color blue.' }];
+        for (const thinking of [true, false]) {
+            const both = { response_format, ...thinks(thinking) };
+            const call = await run({ messages: ask('Madrid'), ...both });
+            assert.deepEqual([call.finish, call.calls.map((c) => JSON.parse(c.arguments))], ['tool_calls', [{ city: 'Madrid' }]], JSON.stringify(call));
+            const document = await run({ messages: person, ...both });
+            assert.deepEqual([document.finish, document.calls, JSON.parse(document.content)], ['stop', [], { name: 'Ada', age: 36, color: 'blue' }]);
+            // Without tools to choose from only the document is left, and a forced call is the answer.
+            const none = await run({ messages: ask('Madrid'), ...both, tool_choice: 'none', max_tokens: 300 });
+            assert.deepEqual(Object.keys(JSON.parse(none.content)), ['name', 'age', 'color']);
+            const forced = await run({ messages: person, ...both, tool_choice: 'required' });
+            assert.deepEqual([forced.finish, forced.calls[0].name], ['tool_calls', 'get_weather']);
+            // After a tool's result the document is the answer.
+            const result = [...ask('Madrid'), { role: 'assistant', content: null, tool_calls: [{ id: 'a', type: 'function', function: { name: 'get_weather', arguments: '{"city": "Madrid"}' } }] },
+                { role: 'tool', tool_call_id: 'a', content: '{"temperature": 4, "sky": "windy"}' }];
+            const after = await run({ messages: result, ...both, max_tokens: 300 });
+            assert.ok(after.calls.length > 0 || Object.keys(JSON.parse(after.content)).length === 3, JSON.stringify(after));
+        }
     });
     await test(`parallel_tool_calls false gives one call, stream ${stream}`, async () => {
         const r = await run({ messages: ask('Oslo'), parallel_tool_calls: false });

@@ -32,6 +32,7 @@ struct answer_format {
     int32_t *plan; /* tokens of the shortest document */
     uint32_t n_plan, at_plan;
     bool follows_plan;
+    bool said; /* more than blanks has come */
 };
 
 /* --- the shortest document in the fewest tokens --- */
@@ -177,6 +178,16 @@ void answer_format_begin(answer_format *f, uint32_t n_left) {
     f->at_plan = 0;
 }
 
+void answer_format_restart(answer_format *f) {
+    f->state = json_automaton_start(f->automaton);
+    f->follows_plan = f->said = false;
+    f->at_plan = 0;
+}
+
+bool answer_format_is_blank(const answer_format *f) {
+    return !f->said;
+}
+
 bool answer_format_is_whole(const answer_format *f) {
     return json_automaton_is_complete(f->automaton, f->state);
 }
@@ -192,6 +203,10 @@ bool answer_format_push(answer_format *f, int32_t id) {
     if (tokenizer_is_end(f->vocab, id)) return answer_format_is_whole(f);
     uint32_t state = state_behind(f, id);
     if (state == JSON_DEAD) return false;
+    size_t length = 0;
+    const char *bytes = tokenizer_bytes(f->vocab, id, &length);
+    for (size_t i = 0; i < length; i++)
+        f->said |= bytes[i] != ' ' && bytes[i] != '\n';
     f->state = state;
     f->at_plan++;
     if (!json_automaton_tidy(f->automaton, &f->state)) return true;

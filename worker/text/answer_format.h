@@ -37,5 +37,9 @@ void answer_format_mask(answer_format *f, float *logits, uint32_t n_vocab, uint3
 /* The token was taken.  False: it is not of the document, and nothing changed. */
 bool answer_format_push(answer_format *f, int32_t id);
 bool answer_format_is_whole(const answer_format *f);
+/* Nothing of the document has come but blanks. */
+bool answer_format_is_blank(const answer_format *f);
+/* As new, with no end of what is left; what was learnt of the vocabulary is kept. */
+void answer_format_restart(answer_format *f);
 
 #endif

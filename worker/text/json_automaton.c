@@ -288,6 +288,12 @@ static uint32_t end_closure(json_automaton *a) {
 
 /* --- the automaton --- */
 
+uint32_t json_automaton_start(json_automaton *a) {
+    begin_closure(a);
+    visit(a, a->grammar->rules[0], 0, BOTTOM);
+    return end_closure(a);
+}
+
 status json_automaton_new(json_automaton **out, const json_grammar *g, error *err) {
     *out = NULL;
     json_automaton *a = calloc(1, sizeof *a);
@@ -296,10 +302,7 @@ status json_automaton_new(json_automaton **out, const json_grammar *g, error *er
     a->n_left = UINT64_MAX;
     a->work = calloc(MAX_WORK, sizeof *a->work);
     if (a->work == NULL || !pools_init(&a->p)) goto no_memory;
-    begin_closure(a);
-    visit(a, g->rules[0], 0, BOTTOM);
-    uint32_t start = end_closure(a);
-    if (start == FIRST_STATE && !a->full) {
+    if (json_automaton_start(a) != JSON_DEAD && !a->full) {
         *out = a;
         return STATUS_OK;
     }
@@ -315,11 +318,6 @@ void json_automaton_free(json_automaton *a) {
     pools_release(&a->p);
     free(a->work);
     free(a);
-}
-
-uint32_t json_automaton_start(const json_automaton *a) {
-    (void)a;
-    return FIRST_STATE;
 }
 
 static uint32_t compute_step(json_automaton *a, uint32_t from, unsigned char byte) {

@@ -22,7 +22,7 @@ enum { JSON_DEAD = 1 }; /* the state behind a byte that is refused */
 status json_automaton_new(json_automaton **out, const json_grammar *g, error *err);
 void json_automaton_free(json_automaton *a); /* accepts NULL and a half-built one */
 
-uint32_t json_automaton_start(const json_automaton *a); /* before the first byte */
+uint32_t json_automaton_start(json_automaton *a); /* before the first byte */
 uint32_t json_automaton_step(json_automaton *a, uint32_t state, unsigned char byte);
 /* Is the document whole here? */
 bool json_automaton_is_complete(const json_automaton *a, uint32_t state);

@@ -514,7 +514,7 @@ status schema_build(schema_reader *r, const cJSON *schema, const schema_place *a
 }
 
 /* Rules that were called and not built yet; building one may call others. */
-static status build_pending(schema_reader *r) {
+status json_schema_build_pending(schema_reader *r) {
     for (uint32_t i = 0; i < r->n_pending; i++) {
         const schema_place at = {NULL, r->pending[i].name};
         uint32_t entry = JSON_RETURN;
@@ -556,7 +556,7 @@ status json_schema_compile(json_grammar **out, const cJSON *schema, const char *
             goto fail;
         }
         rc = schema_build(&r, schema, &root, JSON_RETURN, &entry);
-        if (rc == STATUS_OK) rc = build_pending(&r);
+        if (rc == STATUS_OK) rc = json_schema_build_pending(&r);
         if (rc != STATUS_OK) goto fail;
     }
     /* White space before the document: models begin an answer with a line end or two. */

@@ -47,6 +47,8 @@ const cJSON *schema_get(const cJSON *schema, const char *keyword);
 const cJSON *schema_resolve(const schema_reader *r, const cJSON *ref);
 status schema_build(schema_reader *r, const cJSON *schema, const schema_place *at,
                     uint32_t next, uint32_t *out);
+/* The rules that schema_build() has called and that are not built yet. */
+status json_schema_build_pending(schema_reader *r);
 
 /* json_schema_values.c */
 
