@@ -86,7 +86,7 @@ await test('two nodes lost in one answer: the third finishes it', async () => {
     await rig.close();
 });
 await test('a frozen node that wakes later is told to stop, and what it still says is not believed', async () => {
-    const rig = await Rig.open([...limits, '--node-down-s', '1'], [['sleeper', '--decode', '40'], ['spare', '--decode', '20']]);
+    const rig = await Rig.open([...limits, '--node-down-s', '1', '--mesh-heartbeat-timeout-s', '60'], [['sleeper', '--decode', '40'], ['spare', '--decode', '20']]);
     const o = open(rig, body({ stream: true, max_tokens: 30 }));
     await until(() => o.text.includes('t3 '), 'tokens');
     rig.fake('sleeper').child.kill('SIGSTOP');
