@@ -194,7 +194,7 @@ test: test-programs $(if $(SAN),,tests/clients/node_modules) ## run all tests; S
 	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(filter-out $(if $(SAN),$(SAN_SKIPS)),$(TEST_NAMES) $(TEST_SCRIPTS))
 thread-programs: $(THREAD_TESTS:%=$(BUILD)/tests/%) $(BUILD)/siliceo-coordinator $(BUILD)/tests/fleet/fake_worker
 test-threads: thread-programs ## only what has threads, for SAN=thread
-	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(THREAD_TESTS) fleet/test_ends.mjs
+	@$(SAN_ENV) sh tests/run.sh $(BUILD) $(THREAD_TESTS) fleet/test_ends.mjs fleet/test_ledger.mjs fleet/test_upstream.mjs
 soak: test-programs ## 30 minutes of chaos, then what goes wrong in fleets with every duration at full length (an hour)
 	@SILICEO_CHAOS_S=$(or $(SECONDS),1800) SILICEO_TEST_LIMIT_S=3600 sh tests/run.sh $(BUILD) fleet/test_chaos.mjs
 	@SILICEO_TEST_SCALE=10 SILICEO_TEST_LIMIT_S=7200 sh tests/run.sh $(BUILD) $(SOAK_TESTS:%=fleet/test_%.mjs)
