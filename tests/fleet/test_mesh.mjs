@@ -19,11 +19,12 @@ await test('a stalled node that is then killed never blocks the others; its requ
         await (await fetch(rig.url + '/healthz')).text();
         slowest = Math.max(slowest, performance.now() - at);
     }
-    assert.ok(slowest < 1000, `/healthz took ${slowest} ms`);
+    const slack = /address|thread/.test(process.env.SILICEO_BUILD ?? '') ? 5 : 1; // it would be seconds until the stalled node counts as lost
+    assert.ok(slowest < 1000 * slack, `/healthz took ${slowest} ms`);
     const at = performance.now();
     rig.fake('stalled').child.kill('SIGKILL');
     await until(async () => (await rig.node('stalled')).state !== 'ready', 'its end is seen', 3000);
-    assert.ok(performance.now() - at < 2500, 'at once, not at a time-out');
+    assert.ok(performance.now() - at < 2500 * slack, 'at once, not at a time-out');
     for (const r of await Promise.all(into)) assert.deepEqual([r.status, r.node], [200, 'well']);
     await until(() => watched.text.includes('[DONE]'), 'the stream ends');
     assert.equal(content(streamed(watched)), words(60));
