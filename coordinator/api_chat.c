@@ -322,6 +322,7 @@ static request *request_of(chat *t, http_exchange *x, chat_params *p, size_t ind
     if (r == NULL) return NULL;
     r->priority = api_priority(t->c, x, p->priority, p->task);
     r->kind = t->style->kind;
+    r->forwarded = http_header(x, WEB_FORWARDED) != NULL;
     (void)snprintf(r->request_id, sizeof r->request_id, "%s", http_request_id(x));
     memcpy(r->model, p->model, sizeof r->model);
     r->prompt_bytes = (double)p->prompt_bytes / (double)t->n_parts;

@@ -5,10 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Does the node serve it, to this client?  Another coordinator does not hear what others
+ * serve, or two would tell each other for ever of a model that is long gone. */
+static bool serves(node *n, const char *model, bool forwarded) {
+    const node_model *m = n->state != NODE_DOWN ? node_find_model(n, model) : NULL;
+    return m != NULL && !(forwarded && strcmp(m->arch, UPSTREAM_COORDINATOR) == 0);
+}
+
 /* Is there a node before this one with the same model? */
-static bool listed_before(const coordinator *c, const node *until, const char *model) {
+static bool listed_before(const coordinator *c, const node *until, const char *model,
+                          bool forwarded) {
     for (node *n = c->nodes.first; n != until; n = n->next) {
-        if (n->state != NODE_DOWN && node_find_model(n, model) != NULL) return true;
+        if (serves(n, model, forwarded)) return true;
     }
     return false;
 }
@@ -47,13 +55,13 @@ static void add_model(const coordinator *c, const node_model *m, const char *id,
                      (unsigned long long)context, ready, n_loaded);
 }
 
-static size_t add_models(const coordinator *c, const char *id, json_text *out) {
+static size_t add_models(const coordinator *c, const char *id, bool forwarded, json_text *out) {
     size_t count = 0;
     for (node *n = c->nodes.first; n != NULL; n = n->next) {
-        if (n->state == NODE_DOWN) continue;
         for (size_t i = 0; i < n->n_models; i++) {
             const node_model *m = &n->models[i];
-            if ((id != NULL && strcmp(m->name, id) != 0) || listed_before(c, n, m->name))
+            if ((id != NULL && strcmp(m->name, id) != 0) || !serves(n, m->name, forwarded) ||
+                listed_before(c, n, m->name, forwarded))
                 continue;
             if (count++ > 0) json_text_add(out, ",", 1);
             add_model(c, m, m->name, out);
@@ -63,13 +71,14 @@ static size_t add_models(const coordinator *c, const char *id, json_text *out) {
 }
 
 /* An alias is shown as a model of its own while some node serves what it stands for. */
-static size_t add_aliases(const coordinator *c, const char *id, size_t count, json_text *out) {
+static size_t add_aliases(const coordinator *c, const char *id, bool forwarded, size_t count,
+                          json_text *out) {
     char alias[WIRE_MAX_NAME + 1], model[WIRE_MAX_NAME + 1];
     for (const char *at = c->aliases; aliases_next(&at, alias, model);) {
         if (id != NULL && strcmp(alias, id) != 0) continue;
         const node_model *m = NULL;
         for (node *n = c->nodes.first; n != NULL && m == NULL; n = n->next) {
-            if (n->state != NODE_DOWN) m = node_find_model(n, model);
+            if (serves(n, model, forwarded)) m = node_find_model(n, model);
         }
         if (m == NULL) continue;
         if (count++ > 0) json_text_add(out, ",", 1);
@@ -82,8 +91,9 @@ static size_t add_aliases(const coordinator *c, const char *id, size_t count, js
 void api_models(coordinator *c, http_exchange *x, const char *id) {
     json_text out = {0};
     if (id == NULL) json_text_format(&out, "{\"object\":\"list\",\"data\":[");
-    size_t count = add_models(c, id, &out);
-    if (id == NULL || count == 0) count = add_aliases(c, id, count, &out);
+    bool forwarded = http_header(x, WEB_FORWARDED) != NULL;
+    size_t count = add_models(c, id, forwarded, &out);
+    if (id == NULL || count == 0) count = add_aliases(c, id, forwarded, count, &out);
     if (id == NULL) json_text_format(&out, "]}");
     if (id != NULL && count == 0) {
         char message[300];

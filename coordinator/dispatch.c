@@ -23,6 +23,8 @@ static const char *unfit(const coordinator *c, const request *r, node *n, node_m
     node_model *m = node_find_model(n, r->model);
     *out = NULL;
     if (m == NULL) return "it has no model of the name";
+    if (r->forwarded && strcmp(m->arch, UPSTREAM_COORDINATOR) == 0)
+        return "it is a coordinator, and one has sent the request";
     if (request_has_tried(r, n)) return "it was tried";
     if (!continues(c, r, m)) return "the answer was begun with another file or arithmetic";
     if (m->context_tokens > 0 && r->min_context > m->context_tokens)
@@ -64,7 +66,7 @@ static bool loads_soon(const coordinator *c, const request *r, node *n) {
 dispatch_outlook dispatch_look(const coordinator *c, const request *r) {
     bool known = c->nodes.first == NULL, live = false, soon = false;
     for (node *n = c->nodes.first; n != NULL; n = n->next) {
-        if (n->n_models == 0 && n->state != NODE_DOWN) known = true;
+        if (n->n_models == 0 && n->state != NODE_DOWN && n->state != NODE_READY) known = true;
         soon = soon || loads_soon(c, r, n);
         if (node_find_model(n, r->model) == NULL) continue;
         known = true;

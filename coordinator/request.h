@@ -100,6 +100,7 @@ struct request {
 
     request_failure last_failure;
     bool queued;
+    bool forwarded;  /* by another coordinator; then it goes on to none */
     bool replayable; /* nothing of an answer has reached the client: it may begin again */
     char request_id[72];
     char model[WIRE_MAX_NAME + 1];

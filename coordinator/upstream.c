@@ -64,7 +64,8 @@ static void say_hello(const upstreams *u, upstream *s) {
         uint64_t context = s->target.config->context_tokens > 0
                                ? s->target.config->context_tokens
                                : s->models[i].context_tokens;
-        models[i] = (wire_model){text(s->models[i].name), text(hash), text("upstream"),
+        const char *arch = s->models[i].is_coordinators ? UPSTREAM_COORDINATOR : "upstream";
+        models[i] = (wire_model){text(s->models[i].name), text(hash), text(arch),
                                  text("upstream"), context};
     }
     wire_message m = {.type = WIRE_HELLO};
@@ -110,11 +111,13 @@ static bool take_models(upstream *s, const upstream_model *found, size_t n_found
         for (size_t k = 0; k < n_found; k++) {
             if (strcmp(found[k].name, wanted[n].name) == 0)
                 wanted[n].context_tokens = found[k].context_tokens;
+            wanted[n].is_coordinators = wanted[n].is_coordinators || found[k].is_coordinators;
         }
         n++;
     }
     for (size_t k = 0; s->target.config->n_models == 0 && k < n_found; k++) {
         (void)snprintf(wanted[n].name, sizeof wanted[n].name, "%s", found[k].name);
+        wanted[n].is_coordinators = found[k].is_coordinators;
         wanted[n++].context_tokens = found[k].context_tokens;
     }
     if (n == s->n_models && memcmp(wanted, s->models, sizeof wanted) == 0) return false;

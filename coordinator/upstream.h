@@ -23,6 +23,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The architecture of a model that another coordinator serves.  What came from a coordinator is
+ * not passed on to one, so that coordinators may be upstreams of each other. */
+#define UPSTREAM_COORDINATOR "coordinator"
+
 typedef struct upstreams upstreams;
 
 typedef struct upstreams_params {

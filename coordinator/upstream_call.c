@@ -39,6 +39,7 @@ static bool set_url(web_call *call, const upstream_target *t, const char *path) 
     call->url = malloc(size);
     if (call->url != NULL) (void)snprintf(call->url, size, "%s%s", t->config->url, path);
     call->authorization = t->config->authorization;
+    call->forwarded = true;
     return call->url != NULL;
 }
 

@@ -301,6 +301,8 @@ status upstream_read_models(upstream_model out[UPSTREAM_MAX_MODELS], size_t *n_m
         upstream_model *model = &out[(*n_models)++];
         (void)snprintf(model->name, sizeof model->name, "%s", id->valuestring);
         model->context_tokens = context_of(m);
+        const cJSON *owner = get(m, "owned_by");
+        model->is_coordinators = is_text(owner) && strcmp(owner->valuestring, "siliceo") == 0;
     }
     cJSON_Delete(root);
     return rc;

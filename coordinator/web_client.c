@@ -90,6 +90,7 @@ static bool set_up(web_call *call) {
     CURL *easy = call->easy;
     bool ok = add_header(call, "Expect:");
     if (call->authorization != NULL) ok = ok && add_header(call, call->authorization);
+    if (call->forwarded) ok = ok && add_header(call, WEB_FORWARDED ": 1");
     if (call->body != NULL) {
         ok = ok && add_header(call, "Content-Type: application/json");
         ok = ok && curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,

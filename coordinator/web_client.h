@@ -16,6 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A request that has it comes from another coordinator and goes on to none, so that none goes round. */
+#define WEB_FORWARDED "X-Siliceo-Forwarded"
+
 typedef struct web_client web_client;
 typedef struct web_call web_call;
 
@@ -43,6 +46,7 @@ struct web_call {   /* first member of what a module knows of its call; freed by
     char *url;
     const char *unix_socket;   /* NULL: TCP; must outlive the call */
     const char *authorization; /* NULL, or the whole header line; must outlive the call */
+    bool forwarded;            /* says that a coordinator asks, see WEB_FORWARDED */
     char *body;                /* NULL: GET */
     size_t n_body;
     uint32_t limit_ms; /* of the whole call; 0: none */

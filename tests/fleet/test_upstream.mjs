@@ -4,7 +4,7 @@ import { createServer } from 'node:http';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { finish, test } from '../clients/fleet.mjs';
-import { ask, body, content, events, open, Rig, streamed, until } from './rig.mjs';
+import { ask, body, content, events, open, Rig, stop, streamed, until } from './rig.mjs';
 
 // A server that speaks the API; `mode` is how it misbehaves.
 class Server {
@@ -321,6 +321,37 @@ await test('a real coordinator with workers serves as an upstream', async () => 
 });
 
 
+{
+    // Two that serve each other, and one that serves itself: no request goes round, no model haunts.
+    const folder = mkdtempSync(`${tmpdir()}/siliceo-upstream-`);
+    process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+    const pair = {}, models = async (rig) => (await (await fetch(rig.url + '/v1/models')).json()).data.map((m) => m.id).sort().join();
+    for (const name of ['a', 'b']) {
+        writeFileSync(`${folder}/${name}.conf`, '');
+        pair[name] = await Rig.open([...quickly, '--config', `${folder}/${name}.conf`], [[`node-${name}`, '--model', `model-${name}`, '--decode', '200']]);
+    }
+    const serve = (who, ...others) => {
+        writeFileSync(`${folder}/${who}.conf`, `[upstream]\n${others.map((o) => `server = to-${o} ${pair[o].url}/v1`).join('\n')}\n`);
+        pair[who].coordinator.child.kill('SIGHUP');
+    };
+    const asked = async (who, model) => { const at = Date.now(), r = await ask(pair[who].url, body({ model, max_tokens: 5 })); return [r.status, r.node, Date.now() - at < 5000]; };
+    await test('coordinators that are upstreams of each other serve both their models, and neither when it is gone', async () => {
+        serve('a', 'b', 'a'); // itself, too
+        serve('b', 'a');
+        for (const rig of Object.values(pair)) await until(async () => await models(rig) === 'model-a,model-b', 'both models');
+        for (const who of ['a', 'b']) {
+            for (const model of ['a', 'b']) assert.deepEqual(await asked(who, `model-${model}`), [200, who === model ? `node-${who}` : `to-${model}`, true]);
+        }
+        const many = await Promise.all(Array.from({ length: 40 }, (_, i) => ask(pair.a.url, body({ model: i % 2 ? 'model-a' : 'model-b', max_tokens: 5 }))));
+        for (const r of many) assert.equal(r.status, 200, r.text);
+        await stop(pair.a.fake('node-a'), 'SIGKILL');
+        await fetch(`${pair.a.url}/admin/nodes/node-a/forget`, { method: 'POST' });
+        for (const rig of Object.values(pair)) await until(async () => await models(rig) === 'model-b', 'the lost model is gone', 10000);
+        for (const who of ['a', 'b']) assert.deepEqual(await asked(who, 'model-a'), [404, null, true]);
+        for (const rig of Object.values(pair)) await rig.idle();
+    });
+    for (const rig of Object.values(pair)) await rig.close();
+}
 {
     const folder = mkdtempSync(`${tmpdir()}/siliceo-upstream-`), settings = `${folder}/coordinator.conf`;
     process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
