@@ -242,6 +242,18 @@ static void thinking_or_not_goes_on_from_the_same_place(void **state) {
     run_close(&r);
 }
 
+/* head, n times the words, tail; for free(). */
+static char *repeated(const char *head, int n, const char *words, const char *tail) {
+    size_t cap = strlen(head) + (size_t)n * strlen(words) + strlen(tail) + 1, at = 0;
+    char *text = malloc(cap);
+    assert_non_null(text);
+    at += (size_t)snprintf(text, cap, "%s", head);
+    for (int i = 0; i < n; i++)
+        at += (size_t)snprintf(text + at, cap - at, "%s", words);
+    (void)snprintf(text + at, cap - at, "%s", tail);
+    return text;
+}
+
 static void pages_come_back_from_ram(void **state) {
     (void)state;
     engine_run r;
@@ -250,10 +262,7 @@ static void pages_come_back_from_ram(void **state) {
     ask b = {.chat = chats[3], .n_messages = 4};
     assert_int_equal(both(&r, &a), 0);
     uint64_t again = both(&r, &a);
-    char *words = calloc(1, 2048);
-    assert_non_null(words);
-    for (int i = 0; i < 300; i++)
-        strcat(words, i % 2 == 0 ? "red " : "lamp ");
+    char *words = repeated("", 150, "red lamp ", "");
     b.first = words;
     assert_int_equal(both(&r, &b), 0); /* takes nearly every page */
     engine_stats stats;
@@ -347,15 +356,11 @@ static void company_and_hardly_any_room_change_nothing(void **state) {
 
 static void a_raw_prompt_goes_on_from_its_whole_blocks(void **state) {
     (void)state;
+    static const char head[] = "{\"temperature\":0,\"max_tokens\":8,\"prompt\":\"";
     engine_run r;
     open_cached(&r, 1024, 2, 64);
-    char *body = calloc(1, 4096);
-    assert_non_null(body);
-    strcat(body, "{\"temperature\":0,\"max_tokens\":8,\"prompt\":\"");
-    for (int i = 0; i < 100; i++)
-        strcat(body, "one two ");
-    size_t n = strlen(body);
-    strcat(body, "\"}");
+    char *body = repeated(head, 100, "one two ", "\"}");
+    char *longer = repeated(head, 100, "one two ", "three four\"}");
     const run_answer *a = run_one(&r, WIRE_COMPLETION, body);
     uint64_t n_tokens = a->usage.prompt_tokens;
     assert_int_equal(a->usage.cached_tokens, 0);
@@ -363,12 +368,11 @@ static void a_raw_prompt_goes_on_from_its_whole_blocks(void **state) {
     assert_int_equal(a->usage.cached_tokens, (n_tokens - 1) / BLOCK * BLOCK);
     (void)run_one(&plain, WIRE_COMPLETION, body);
     assert_same(&plain.answers[0], a);
-    body[n] = '\0';
-    strcat(body, "three four\"}");
-    a = run_one(&r, WIRE_COMPLETION, body);
+    a = run_one(&r, WIRE_COMPLETION, longer);
     assert_int_equal(a->usage.cached_tokens, n_tokens / BLOCK * BLOCK);
-    (void)run_one(&plain, WIRE_COMPLETION, body);
+    (void)run_one(&plain, WIRE_COMPLETION, longer);
     assert_same(&plain.answers[0], a);
+    free(longer);
     free(body);
     run_close(&r);
 }
