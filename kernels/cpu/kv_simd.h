@@ -42,17 +42,19 @@ static inline void kv_read(uint32_t type, const unsigned char *block, uint32_t h
         for (uint32_t i = 0; i < n; i += 16) {
             uint16_t half;
             memcpy(&half, scales + i / KV_GROUP * 2, 2);
-            v_store(out + i, v_mul(v_set(half_to_float(half)), v_from_int8(block + at + i)));
+            const v16 scale = v_set(_cvtsh_ss(half));
+            v_store(out + i, v_mul(scale, v_from_int8(block + at + i)));
         }
     } else if (type == KV_Q4) {
         const unsigned char *scales =
             block + (size_t)KV_PAGE_TOKENS * head_dim / 2 + at / KV_GROUP * 4;
         for (uint32_t i = 0; i < n; i += 16) {
-            uint16_t halves[2];
-            memcpy(halves, scales + i / KV_GROUP * 4, 4);
-            v_store(out + i,
-                    v_fma(v_set(half_to_float(halves[0])), kv_from_pairs(block + (at + i) / 2),
-                          v_set(half_to_float(halves[1]))));
+            int32_t halves;
+            memcpy(&halves, scales + i / KV_GROUP * 4, 4);
+            const __m128 two = _mm_cvtph_ps(_mm_cvtsi32_si128(halves));
+            const v16 scale = v_set(_mm_cvtss_f32(two));
+            const v16 minimum = v_set(_mm_cvtss_f32(_mm_movehdup_ps(two)));
+            v_store(out + i, v_fma(scale, kv_from_pairs(block + (at + i) / 2), minimum));
         }
     } else {
         memcpy(out, block + at * 4, (size_t)n * 4);
