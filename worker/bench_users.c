@@ -182,6 +182,13 @@ static model_stats stats_now(const run *r) {
     return stats.model;
 }
 
+static double tokens_of_users(const run *r) {
+    double n = 0;
+    for (uint32_t i = 0; i < r->b->n_users; i++)
+        n += r->users[i].n_tokens;
+    return n;
+}
+
 /* All decode; every step has a token of each. */
 static status measure_decode(run *r, figures *f, error *err) {
     const bench_users *b = r->b;
@@ -190,6 +197,7 @@ static status measure_decode(run *r, figures *f, error *err) {
     if (rc != STATUS_OK) return rc;
     r->into = &f->quiet;
     model_stats before = stats_now(r);
+    double n_tokens = -tokens_of_users(r);
     uint64_t n_experts = 0, n_steps = 0, begun_ns = clock_monotonic_ns();
     for (; r->n_over == 0; n_steps++) {
         if (r->traces != NULL) n_experts += count_union(r);
@@ -199,7 +207,7 @@ static status measure_decode(run *r, figures *f, error *err) {
     double took_ms = (double)(clock_monotonic_ns() - begun_ns) / 1e6;
     model_stats after = stats_now(r);
     r->into = NULL;
-    double n_tokens = (double)(after.tokens - before.tokens);
+    n_tokens += tokens_of_users(r);
     double lookups = (double)(after.expert_lookups - before.expert_lookups);
     double hits = (double)(after.expert_hits - before.expert_hits);
     double n_layers = (double)n_steps * engine_model_config(r->e)->n_layers;

@@ -7,7 +7,8 @@
  * tokens of the N while it runs are what its company costs them.
  *
  * experts_per_layer_step is the union of the experts that a layer needs for the tokens of a
- * step, from the traces where they choose, else as the backend counts them.
+ * step, from the traces where they choose, else as the backend counts them.  Where traces
+ * choose nothing is guessed ahead: they know the experts of a text, not those of guesses.
  */
 #ifndef SILICEO_WORKER_BENCH_USERS_H
 #define SILICEO_WORKER_BENCH_USERS_H

@@ -457,6 +457,7 @@ static status bench_together(const bench_options *o, error *err) {
                          o->skip, o->decode);
     }
     status rc = make_params(o, &b.engine, &x, err);
+    if (o->routing != NULL) b.engine.speculate = SPECULATE_OFF;
     return rc == STATUS_OK ? bench_users_run(&b, err) : rc;
 }
 

@@ -3,7 +3,7 @@
 //     node tests/benchmark/batch.mjs [--rounds 3] [--build build] [--threads 2]
 //                                    [--users 1,2,4,8,16] [--beside 8000]
 //
-// demo.gguf, a prompt of 128 tokens and 128 more for each user.  Each round runs ours, then
+// demo.gguf, a prompt of 128 tokens and 128 more for each user, nothing guessed ahead.  Each round runs ours, then
 // theirs; a figure is the median over the rounds.  Then four users decode while a prompt of
 // --beside tokens runs, with the bound of the settings and without one: what a stream waits for
 // its next token.  Writes results/batch-*.json and lines in LEDGER.md.  Run it on an otherwise
@@ -25,7 +25,7 @@ const peer = 'llama.cpp v0.5.0 (npm @node-llama-cpp/linux-x64 3.22.1)';
 
 const run = (program, list) => JSON.parse(execFileSync(program, list.map(String), { stdio: ['ignore', 'pipe', 'ignore'] }));
 const ours = (users, more = []) => run(`${build}/siliceo-worker`, ['bench', '--model', model, '--backend', 'cpu', '--threads', threads,
-    '--users', users, '--prompt', prompt, '--decode', decode, '--json', ...more]).figures;
+    '--users', users, '--prompt', prompt, '--decode', decode, '--speculate', 'off', '--json', ...more]).figures;
 const theirs = (users) => run(`${build}/peer/llama_batch`, [libraries, model, prompt, decode, threads, users]);
 const medians = (runs) => Object.fromEntries(Object.keys(runs[0]).map((key) => [key, +median(runs.map((r) => r[key])).toFixed(3)]));
 

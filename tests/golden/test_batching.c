@@ -16,7 +16,12 @@
 #include "tests/engine_run.h"
 #include <stdio.h>
 
-enum { MAX_CONVERSATIONS = 200, DEFAULT_CONVERSATIONS = 12, AT_ONCE = 12, MAX_TOKENS = 32 };
+#ifdef SILICEO_DEBUG /* sanitizers see the same paths sooner */
+enum { DEFAULT_CONVERSATIONS = 8 };
+#else
+enum { DEFAULT_CONVERSATIONS = 12 };
+#endif
+enum { MAX_CONVERSATIONS = 200, AT_ONCE = 12, MAX_TOKENS = 32 };
 
 typedef struct conversation {
     char *body; /* without its closing brace */
