@@ -53,6 +53,7 @@ await test('100 restarts under one name in a row: each is served, one node is li
 await test('no body that is allowed holds up another stream for long, and one that is not is refused', async () => {
     const rig = await Rig.open([], [['amber', '--decode', '200', '--prefill', '1e12', '--context', '100000000']]);
     const o = open(rig, body({ stream: true, max_tokens: 100000 }));
+    const slack = /address|thread/.test(process.env.SILICEO_BUILD ?? '') ? 3000 : 500; // what a busy test machine may add
     let last = 0, gap = 0;
     o.socket.on('data', () => { const now = performance.now(); gap = Math.max(gap, last > 0 ? now - last : 0); last = now; });
     const message = (content) => JSON.stringify(body({ max_tokens: 1, messages: [{ role: 'user', content }] }));
@@ -65,7 +66,7 @@ await test('no body that is allowed holds up another stream for long, and one th
         const r = await ask(rig.url, text);
         assert.equal(r.status, status, `${what}: ${r.text.slice(0, 200)}`);
         if (status !== 200) assert.match(r.json.error.message, new RegExp(what));
-        assert.ok(gap < 100 + 500, `${what}: ${gap} ms`); // what a busy test machine may add
+        assert.ok(gap < 100 + slack, `${what}: ${gap} ms`);
     }
     o.socket.destroy();
     await rig.idle();
