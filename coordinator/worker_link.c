@@ -68,17 +68,22 @@ static status watch_connections(worker_link *link, error *err) {
     return STATUS_OK;
 }
 
+/* ZeroMQ listens at addresses and interfaces alone; localhost is what everybody has. */
 static status bind_address(worker_link *link, error *err) {
+    static const char named[] = "tcp://localhost:";
+    const char *wanted = link->params.address;
+    bool local = strncmp(wanted, named, sizeof named - 1) == 0;
     char address[280];
-    size_t n = strlen(link->params.address);
-    if (n >= sizeof address) {
-        return error_set(err, STATUS_BAD_INPUT, "mesh: '%s' is too long", link->params.address);
-    }
-    memcpy(address, link->params.address, n + 1);
+    int length = snprintf(address, sizeof address, "%s%s", local ? "tcp://127.0.0.1:" : "",
+                          local ? wanted + sizeof named - 1 : wanted);
+    size_t n = length < 0 ? sizeof address : (size_t)length;
+    if (n >= sizeof address)
+        return error_set(err, STATUS_BAD_INPUT, "mesh: '%s' is too long", wanted);
     if (n > 2 && strcmp(address + n - 2, ":0") == 0) address[n - 1] = '*';
     if (zmq_bind(link->router, address) != 0) {
-        return error_set(err, STATUS_IO, "mesh: cannot listen on '%s': %s",
-                         link->params.address, zmq_strerror(errno));
+        return error_set(err, STATUS_IO, "mesh: cannot listen on '%s': %s", wanted,
+                         errno == ENODEV ? "it is no address of this machine"
+                                         : zmq_strerror(errno));
     }
     size_t size = sizeof link->address;
     if (zmq_getsockopt(link->router, ZMQ_LAST_ENDPOINT, link->address, &size) != 0) {

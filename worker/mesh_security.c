@@ -110,7 +110,8 @@ static bool has_port(const char *address) {
 }
 
 status mesh_security_check(const mesh_security *s, const char *address, error *err) {
-    if (strncmp(address, "tcp://", 6) == 0 && !has_port(address)) {
+    bool tcp = strncmp(address, "tcp://", 6) == 0;
+    if (tcp ? !has_port(address) : !is_local(address)) {
         return error_set(err, STATUS_BAD_INPUT, "coordinator = '%s' is no tcp://HOST:PORT",
                          address);
     }

@@ -69,8 +69,7 @@ static void node_start(node *n, const char *first, const char *second) {
                                    .grace_ms = grace_ms,
                                    .drain_limit_ms = 10000};
     n->model = (loop_model){.prepare = prepare};
-    n->loop_params =
-        (engine_loop_params){.models = &n->model, .n_models = 1, .measure_ms = 10};
+    n->loop_params = (engine_loop_params){.models = &n->model, .n_models = 1, .measure_ms = 10};
     error err;
     assert_int_equal(exchange_init(&n->exchange, 2 * (SEQUENCES + QUEUE), &err), STATUS_OK);
     if (coordinator_link_start(&n->link, &n->link_params, &n->exchange, &err) != STATUS_OK) {
@@ -676,7 +675,7 @@ static void plain_text_goes_only_to_this_machine_unless_allowed(void **state) {
     const char *const here[] = {"tcp://127.0.0.1:1", "tcp://127.8.9.1:1", "tcp://[::1]:1",
                                 "tcp://localhost:1", "ipc:///run/x"};
     const char *const away[] = {"tcp://192.168.1.2:5690", "tcp://127.0.0.1.example.org:1",
-                                "tcp://host:1", "tcp://[fe80::1]:1", "pgm://127.0.0.1:1"};
+                                "tcp://host:1", "tcp://[fe80::1]:1"};
     for (size_t i = 0; i < sizeof here / sizeof here[0]; i++) {
         assert_int_equal(mesh_security_check(&s, here[i], &err), STATUS_OK);
     }
@@ -686,6 +685,8 @@ static void plain_text_goes_only_to_this_machine_unless_allowed(void **state) {
     }
     s.allow_plain = true;
     assert_int_equal(mesh_security_check(&s, away[0], &err), STATUS_OK);
+    assert_int_equal(mesh_security_check(&s, "pgm://127.0.0.1:1", &err), STATUS_BAD_INPUT);
+    assert_non_null(strstr(err.text, "is no tcp://HOST:PORT"));
 }
 
 static void a_wrong_address_is_an_error_at_the_start(void **state) {
