@@ -68,9 +68,9 @@ status upstream_request_body(char **out, size_t *n_choices, const char *body, si
 void upstream_error_text(char *out, size_t cap, const char *body, size_t n);
 
 typedef struct upstream_model {
-    char name[WIRE_MAX_NAME + 1];
     uint64_t context_tokens; /* 0: not said */
     bool is_coordinators;    /* another coordinator serves it */
+    char name[WIRE_MAX_NAME + 1];
 } upstream_model;
 /* The models of GET /v1/models; those whose names are too long are left out. */
 status upstream_read_models(upstream_model out[UPSTREAM_MAX_MODELS], size_t *n_models,
