@@ -2,7 +2,8 @@
  *
  * Conversations of the corpus, greedy and drawn: alone; all at once, in pieces of every size;
  * those in the background displaced by others, with what they held kept or run again; four
- * choices behind one run of a prompt or each behind its own.  The ids are always the same.
+ * choices behind one run of a prompt or each behind its own; with guesses and remembered
+ * beginnings besides.  The ids are always the same.
  * SILICEO_CONVERSATIONS says how many are taken.
  */
 #include <setjmp.h>
@@ -161,12 +162,18 @@ static void company_and_chunks_change_no_answer(void **state) {
 }
 
 /* Every second conversation in the background; the others come while those run. */
-static void displace(int64_t park_mib, const char *what) {
+static void displace(int64_t park_mib, bool with_all, const char *what) {
     engine_params params = run_params();
     engine_run run = {0};
     engine_stats stats;
     params.n_sequences = 3;
     params.park_mib = park_mib;
+    if (with_all) {
+        params.speculate = SPECULATE_LOOKUP;
+        params.prefix_ram_mib = 48;
+        params.prefix_every_tokens = 128;
+        params.max_step_ms = 30;
+    }
     run_open(&run, &params);
     for (int from = 0; from < n_list; from += AT_ONCE) {
         int end = from + AT_ONCE < n_list ? from + AT_ONCE : n_list;
@@ -190,12 +197,42 @@ static void displace(int64_t park_mib, const char *what) {
 
 static void the_displaced_go_on_with_what_they_held(void **state) {
     (void)state;
-    displace(64, "displaced and parked");
+    displace(64, false, "displaced and parked");
 }
 
 static void the_displaced_run_again_where_nothing_can_be_kept(void **state) {
     (void)state;
-    displace(0, "displaced and run again");
+    displace(0, false, "displaced and run again");
+}
+
+static void guesses_and_remembered_beginnings_change_nothing_of_that(void **state) {
+    (void)state;
+    displace(64, true, "with all, displaced and parked");
+    displace(0, true, "with all, displaced and run again");
+}
+
+static void one_that_is_cancelled_while_it_is_parked_leaves_nothing(void **state) {
+    (void)state;
+    engine_params params = run_params();
+    engine_run run = {0};
+    engine_stats stats;
+    params.n_sequences = 1;
+    params.park_mib = 64;
+    run_open(&run, &params);
+    submit(&run, 0, &list[0], GREEDY, 1);
+    run_steps(&run, 12);
+    submit(&run, 1, &list[1], GREEDY, 0);
+    run_steps(&run, 1);
+    engine_read_stats(run.e, &stats);
+    assert_int_equal(stats.parked, 1);
+    assert_int_equal(stats.waiting, 1);
+    assert_true(engine_cancel(run.e, 0, 0));
+    assert_int_equal(run.answers[0].http_status, 499);
+    run_all(&run);
+    assert_answer(&run.answers[1], 1, "beside a cancelled one");
+    engine_read_stats(run.e, &stats);
+    assert_int_equal(stats.restored, 0);
+    run_close(&run); /* which checks that nothing is kept */
 }
 
 static uint64_t rows_run(engine_run *run) {
@@ -260,6 +297,8 @@ int main(void) {
         cmocka_unit_test(company_and_chunks_change_no_answer),
         cmocka_unit_test(the_displaced_go_on_with_what_they_held),
         cmocka_unit_test(the_displaced_run_again_where_nothing_can_be_kept),
+        cmocka_unit_test(guesses_and_remembered_beginnings_change_nothing_of_that),
+        cmocka_unit_test(one_that_is_cancelled_while_it_is_parked_leaves_nothing),
         cmocka_unit_test(choices_are_what_each_would_be_alone),
     };
     return cmocka_run_group_tests(tests, read_list, free_list);
