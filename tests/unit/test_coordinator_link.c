@@ -22,12 +22,12 @@ enum { GRACE_MS = 400, SEQUENCES = 4, QUEUE = 2 };
 
 /* A worker without its main: what command_serve holds. */
 typedef struct node {
+    exchange exchange; /* first: its rings stand on cache lines of their own */
     mesh_security security;
     const char *addresses[2];
     link_params link_params;
     loop_model model;
     engine_loop_params loop_params;
-    exchange exchange;
     coordinator_link *link;
     engine_loop *loop;
 } node;
