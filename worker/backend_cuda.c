@@ -26,8 +26,9 @@ static void enter(backend_cuda *b) {
 
 /* A step's frame. */
 
+/* Rows that are verified one by one are decoding rows that share a sequence. */
 static bool decodes(const batch_run *run) {
-    return run->n_rows <= CUDA_FEW_ROWS;
+    return run->n_rows <= CUDA_FEW_ROWS || run->first_kept != 0;
 }
 
 void *cuda_picture(const backend_cuda *b, uint64_t offset) {
@@ -72,6 +73,7 @@ static void cut_spans(backend_cuda *b) {
 
 static size_t pages_listed(const batch_view *v) {
     const batch_run *last = &v->runs[v->n_runs - 1];
+    if (last->first_kept != 0) return last->first_kept + last->n_rows;
     return last->first_page +
            (last->position + last->n_rows + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
 }
@@ -301,6 +303,7 @@ static void cuda_close(backend *base) {
 
 static const backend_ops cuda_ops = {
     .name = "cuda",
+    .verifies_rows = true,
     .close = cuda_close,
     .begin = cuda_begin,
     .embed = cuda_embed,

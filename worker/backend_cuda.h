@@ -4,8 +4,8 @@
  * stream `compute` and return; `h2d` carries expert records, and events order the two.
  * The first failure of a step is kept, later calls do nothing, and logits or end tell it.
  *
- * A step's rows are cut into spans: neighbouring rows that decode (runs of one row) or that
- * belong to prompts (longer runs).  Each kind has its own kernels, so that a row's bits do not
+ * A step's rows are cut into spans: neighbouring rows that decode (runs of one row, or verified
+ * row by row) or that belong to prompts (longer runs).  Each kind has its own kernels, so that a row's bits do not
  * depend on who else is in the batch.
  *
  * Thread: the engine thread, to which the context is current.
@@ -85,7 +85,7 @@ typedef struct cuda_experts {
 typedef enum cuda_mode { MODE_PLAIN, MODE_RECORD, MODE_REPLAY } cuda_mode;
 
 typedef struct cuda_recording {
-    uint32_t n_rows, n_outputs;
+    uint32_t n_rows, n_runs, n_outputs;
     uint32_t best_of; /* 0: logits are wanted */
     bool routed;
     bool seen;  /* it ran once without being recorded: everything is loaded */
@@ -95,7 +95,7 @@ typedef struct cuda_recording {
     cuda_graph_run *segments; /* [n_layers + 1] */
 } cuda_recording;
 
-enum { CUDA_MOST_RECORDINGS = 16 };
+enum { CUDA_MOST_RECORDINGS = 64 };
 
 typedef struct backend_cuda {
     backend base;
@@ -149,6 +149,8 @@ status cuda_check_card(const cuda_card *card, error *err);
 status cuda_find_kernels(const void **out, error *err);
 status cuda_load_kernels(backend_cuda *b, error *err);
 void cuda_launch(backend_cuda *b, cuda_kernel kernel, cuda_shape shape, const void *args);
+/* The same for a kernel that reads before its wait what the one before it has written. */
+void cuda_launch_after(backend_cuda *b, cuda_kernel kernel, cuda_shape shape, const void *args);
 /* Note a driver result; true when nothing has failed in this step. */
 bool cuda_went(backend_cuda *b, cuda_result result, const char *call);
 #define CUDA_DO(b, name, ...)                                                                  \

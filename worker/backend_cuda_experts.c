@@ -206,8 +206,8 @@ static uint64_t *rebuild_row(const backend_cuda *b, uint32_t layer) {
     return row;
 }
 
-/* All experts of decoding rows to slots or staging; false when they are too many. */
-static bool gather_step(backend_cuda *b, const layer_weights *l, uint32_t layer) {
+/* All experts of decoding rows, no more than staging records, to slots or staging. */
+static void gather_step(backend_cuda *b, const layer_weights *l, uint32_t layer) {
     cuda_experts *x = &b->experts;
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
     begin_reads(b, layer);
@@ -218,14 +218,13 @@ static bool gather_step(backend_cuda *b, const layer_weights *l, uint32_t layer)
         if (x->on_cpu[i]) expert_cache_pass_over(x->cache, (uint32_t)x->active[i]);
     }
     size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
-    bool fits = n_misses - n_inserts <= b->layout.n_staging;
     for (size_t i = 0; i < n_inserts; i++) {
         ship_to_slot(b, layer, &x->inserts[i], slot_at(b, (uint32_t)x->inserts[i].slot));
         expert_cache_commit(x->cache, &x->inserts[i]);
     }
     uint64_t *row = rebuild_row(b, layer);
     uint32_t n_staged = 0;
-    for (size_t i = 0; i < x->n_active && fits; i++) {
+    for (size_t i = 0; i < x->n_active; i++) {
         int32_t e = x->active[i];
         if (row[e] != 0 || x->on_cpu[i]) continue;
         row[e] = staging_at(b, n_staged++);
@@ -234,7 +233,6 @@ static bool gather_step(backend_cuda *b, const layer_weights *l, uint32_t layer)
     if (n_misses > 0) await_shipped(b);
     (void)CUDA_DO(b, cuMemcpyHtoDAsync, device_row(b, layer), row,
                   b->config->n_experts * sizeof *row, b->compute);
-    return fits;
 }
 
 /* Decoding rows: two launches. */
@@ -512,6 +510,23 @@ static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer) {
     cuda_lane_run(b, f->layer, f->span->n_rows, cuda_work_at(b, b->layout.work.pair_down));
 }
 
+/* Decoding rows whose experts the host gathers, as many at a time as there are staging records for:
+ * all at once where that is so, which can be recorded. */
+static void run_gathered(backend_cuda *b, const cuda_span *span, const layer_weights *l,
+                         uint32_t layer, bool quantized) {
+    const uint32_t at_once = b->layout.n_staging / b->config->n_experts_used;
+    cuda_span part = *span;
+    for (uint32_t done = 0; done < span->n_rows; done += part.n_rows) {
+        part.first_row = span->first_row + done;
+        part.n_rows = span->n_rows - done < at_once ? span->n_rows - done : at_once;
+        if (!read_choice(b, &part)) return;
+        gather_step(b, l, layer);
+        cuda_lane_run(b, l, part.n_rows, cuda_work_at(b, b->layout.work.foreign));
+        cuda_begin_segment(b);
+        run_step(b, &part, l, layer, quantized);
+    }
+}
+
 static void run_prompt(backend_cuda *b, const cuda_span *s, const layer_weights *l,
                        uint32_t layer, bool quantized, bool shared_quantized) {
     wave_frame f = {.span = s, .layer = l, .quantized = quantized};
@@ -533,20 +548,16 @@ void cuda_expert_layer(backend *base, const layer_weights *l, uint32_t layer_ind
     bool quantized = cuda_wants_act(forms), shared_quantized = cuda_wants_act(shared_forms);
     for (size_t i = 0; i < b->n_spans; i++) {
         const cuda_span *s = &b->spans[i];
-        bool two = s->decodes;
         if (b->experts.cache == NULL)
             b->experts.lookups += s->n_rows * b->config->n_experts_used;
-        if (two && b->experts.fetches) {
-            cuda_fetch_layer(b, l, layer_index, chosen_rows(b, s));
-        } else if (two && b->experts.cache != NULL) {
-            two = read_choice(b, s) && gather_step(b, l, layer_index);
-            if (two) cuda_lane_run(b, l, s->n_rows, cuda_work_at(b, b->layout.work.foreign));
-        }
-        cuda_begin_segment(b);
-        if (two)
-            run_step(b, s, l, layer_index, quantized || shared_quantized);
-        else
+        if (!s->decodes) {
             run_prompt(b, s, l, layer_index, quantized, shared_quantized);
+        } else if (b->experts.cache != NULL && !b->experts.fetches) {
+            run_gathered(b, s, l, layer_index, quantized || shared_quantized);
+        } else {
+            if (b->experts.fetches) cuda_fetch_layer(b, l, layer_index, chosen_rows(b, s));
+            run_step(b, s, l, layer_index, quantized || shared_quantized);
+        }
     }
 }
 

@@ -24,7 +24,7 @@ static size_t table_bytes(const backend_cuda *b) {
 
 status cuda_fetch_init(backend_cuda *b, error *err) {
     cuda_experts *x = &b->experts;
-    if (x->all == NULL || b->config->n_experts_used > FETCH_MAX_PAIRS) return STATUS_OK;
+    if (x->all == NULL || b->config->n_experts_used > CUDA_STAGING_SLOTS) return STATUS_OK;
     size_t n_notes = (size_t)b->config->n_layers * FETCH_MAX_PAIRS;
     status rc = cuda_pin(b, &x->tables, table_bytes(b), err);
     if (rc == STATUS_OK) rc = cuda_pin(b, &x->notes, n_notes * sizeof *x->notes, err);
@@ -34,8 +34,7 @@ status cuda_fetch_init(backend_cuda *b, error *err) {
 
 static bool can_fetch(const backend_cuda *b) {
     return b->experts.notes != NULL && !cuda_lane_pays(b) && b->n_spans == 1 &&
-           b->spans[0].decodes &&
-           b->spans[0].n_rows * b->config->n_experts_used <= FETCH_MAX_PAIRS;
+           b->spans[0].decodes;
 }
 
 /* slot_of, slot_owner and slot_step as the cache has them. */
@@ -63,6 +62,12 @@ static void send_tables(backend_cuda *b) {
 void cuda_fetch_begin(backend_cuda *b, fetch_step *step) {
     cuda_experts *x = &b->experts;
     x->fetches = can_fetch(b);
+    if (x->fetches) {
+        step->n_victims =
+            (uint32_t)expert_cache_victims(x->cache, step->victims, FETCH_MAX_VICTIMS);
+        x->fetches = experts_fetch_fits(b->spans[0].n_rows * b->config->n_experts_used,
+                                        b->layout.n_staging, step->n_victims);
+    }
     if (!x->fetches) {
         x->tables_stale = true;
         return;
@@ -75,8 +80,6 @@ void cuda_fetch_begin(backend_cuda *b, fetch_step *step) {
     x->tables_stale = false;
     step->number = x->n_fetching_steps;
     step->next = step->done = 0;
-    step->n_victims =
-        (uint32_t)expert_cache_victims(x->cache, step->victims, FETCH_MAX_VICTIMS);
 }
 
 void cuda_fetch_layer(backend_cuda *b, const layer_weights *l, uint32_t layer,
@@ -101,7 +104,8 @@ void cuda_fetch_layer(backend_cuda *b, const layer_weights *l, uint32_t layer,
         .layer = layer,
         .n_experts = n,
         .n_pairs = b->spans[0].n_rows * b->config->n_experts_used,
-        .most_inserts = b->params.inserts_per_layer};
+        .most_inserts = b->params.inserts_per_layer,
+        .n_staging = b->layout.n_staging};
     cuda_launch(b, CUDA_KERNEL_experts_fetch, experts_fetch_shape(), &args);
 }
 

@@ -41,8 +41,10 @@ bool cuda_went(backend_cuda *b, cuda_result result, const char *call) {
     return b->failed == STATUS_OK;
 }
 
-/* On sm_90 a kernel may start while the one before it ends; each waits for it by itself. */
-void cuda_launch(backend_cuda *b, cuda_kernel kernel, cuda_shape s, const void *args) {
+/* On sm_90 an overlapped kernel may start while the one before it ends, for which it waits by
+ * itself. */
+static void launch(backend_cuda *b, cuda_kernel kernel, cuda_shape s, const void *args,
+                   bool overlaps) {
     if (s.grid_x == 0 || s.grid_y == 0 || b->failed != STATUS_OK || b->mode == MODE_REPLAY) {
         return;
     }
@@ -52,7 +54,7 @@ void cuda_launch(backend_cuda *b, cuda_kernel kernel, cuda_shape s, const void *
                                        .shared_bytes = s.shared_bytes,
                                        .stream = b->compute,
                                        .attributes = &overlapped,
-                                       .n_attributes = b->card.major >= 9 ? 1 : 0};
+                                       .n_attributes = overlaps && b->card.major >= 9 ? 1 : 0};
     if (s.shared_bytes > SHARED_WITHOUT_ASKING &&
         !CUDA_DO(b, cuFuncSetAttribute, b->functions[kernel], CUDA_FUNCTION_SHARED_BYTES,
                  SHARED_MOST)) {
@@ -64,4 +66,13 @@ void cuda_launch(backend_cuda *b, cuda_kernel kernel, cuda_shape s, const void *
     (void)cuda_went(
         b, b->driver->cuLaunchKernelEx(&config, b->functions[kernel], parameters, NULL),
         names[kernel]);
+}
+
+void cuda_launch(backend_cuda *b, cuda_kernel kernel, cuda_shape shape, const void *args) {
+    launch(b, kernel, shape, args, true);
+}
+
+void cuda_launch_after(backend_cuda *b, cuda_kernel kernel, cuda_shape shape,
+                       const void *args) {
+    launch(b, kernel, shape, args, false);
 }

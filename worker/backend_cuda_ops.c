@@ -584,7 +584,12 @@ static void run_attention_step(backend_cuda *b, const cuda_span *span,
         &step.prepare, b->params.n_pages * KV_PAGE_TOKENS, (uint32_t)b->card.n_sms);
     cuda_shape shape;
     cuda_kernel kernel = attention_step_choose(&step, &shape);
-    cuda_launch(b, kernel, shape, &step);
+    if (span->n_rows > span->view.n_runs) { /* rows read those before them in the pages */
+        cuda_launch(b, CUDA_KERNEL_attention_keep, attention_keep_shape(&step), &step);
+        cuda_launch_after(b, kernel, shape, &step);
+    } else {
+        cuda_launch(b, kernel, shape, &step);
+    }
     cuda_launch(b, CUDA_KERNEL_attention_combine, attention_combine_shape(&args), &args);
 }
 

@@ -1,13 +1,16 @@
 /* attention_step.cu - decoding rows: query and key normed and rotated, key and value stored, and
  * attention over the pages, split over blocks; kernels/attention_prepare.h, kernels/attention.h.
  *
- * Shapes  runs of one row; head_dim a multiple of 32 up to 256.
+ * Shapes  runs of one row, or verified row by row (args.h); head_dim a multiple of 32 up to 256.
  * Launch  attention_step_*: grid (splits, KV heads times groups of 8 query heads, rows), block
  *         128, one kernel a type of pages: a block has some positions of a row for 8 query heads,
  *         32 positions at a time.  Warp w makes the scores of positions 8 w .. 8 w + 7 and the
  *         sums of dimensions 64 w .. 64 w + 63, both by products of half floats.  The first tile of
  *         keys and values is on its way before the wait; the block that has the row's own position
  *         takes its key and value from shared memory, and stores them.
+ *         attention_keep: grid (KV heads, rows), block 64: the same key and value to the pages,
+ *         before attention_step_* where a run has more rows than one, which read those before
+ *         them there.  attention_step_* must not begin before it has ended.
  *         attention_combine: grid (heads times groups of 32 dimensions, rows): weights of the splits,
  *         then the weighted sum, the gate and the quantized row.
  * Half    A float32 operand is two halves, the value rounded and what that leaves: 22 bits.  The
@@ -137,6 +140,12 @@ DEVICE step_vector vector_load(const float *x, uint32_t dim) {
     return s;
 }
 
+/* The row's own key (part 0) or value as it was projected. */
+DEVICE step_vector own_load(const attention_prepare_args &b, const step_row &r, uint32_t part) {
+    const float *from = part == 0 ? b.k + r.row * b.k_stride : b.v + r.row * b.v_stride;
+    return vector_load(from + (uint64_t)r.kv_head * b.kv.head_dim, b.kv.head_dim);
+}
+
 /* y = rotate(rmsnorm(x) * weight), in shared memory of the warp's own. */
 DEVICE void vector_rotate(const attention_step_args &a, const step_row &r, const step_vector &x,
                           const step_vector &weight, const step_angle &first, float *y) {
@@ -175,23 +184,21 @@ DEVICE void query_store(attention_shared *s, uint32_t q, uint32_t dim, const flo
     s->query[2 * c + 1][to] = make_uint4(high.z, low.z, high.w, low.w);
 }
 
-/* The own key (part 0) or value by one warp: what later steps will read, and to the page. */
-template <uint32_t TYPE>
-DEVICE void fresh_store(const attention_step_args &a, const step_row &r, uint32_t part,
-                        const step_vector &x, const step_vector &weight,
-                        const step_angle &first, attention_shared *s) {
+/* The own key (part 0) or value by one warp: what later steps will read to y, and to the page. */
+DEVICE void fresh_store(const attention_step_args &a, uint32_t type, const step_row &r,
+                        uint32_t part, const step_vector &x, const step_vector &weight,
+                        const step_angle &first, float *y) {
     const attention_prepare_args &b = a.prepare.base;
     const uint32_t dim = b.kv.head_dim, lane = lane_index();
     const uint32_t page = b.batch.pages[r.run.first_page + r.position / KV_PAGE_TOKENS];
     unsigned char *block = kv_block_of(b.kv, page, part * b.kv.n_kv_heads + r.kv_head);
-    float *y = s->fresh[part];
     if (part == 0) vector_rotate(a, r, x, weight, first, y);
 #pragma unroll
     for (uint32_t k = 0; k < STEP_CHUNKS; k++) {
         if (k * WARP >= dim) break;
         const float v = part == 0 ? y[k * WARP + lane] : x.v[k];
         y[k * WARP + lane] =
-            kv_store_group(TYPE, block, dim, r.position % KV_PAGE_TOKENS, k * WARP, v);
+            kv_store_group(type, block, dim, r.position % KV_PAGE_TOKENS, k * WARP, v);
     }
 }
 
@@ -213,8 +220,7 @@ DEVICE void step_prepare(const attention_step_args &a, const step_row &r, bool o
         x[k] = vector_load(b.qg + r.row * b.qg_stride + (uint64_t)head * 2 * dim, dim);
     }
     if (fresh) {
-        const float *from = part == 0 ? b.k + r.row * b.k_stride : b.v + r.row * b.v_stride;
-        own = vector_load(from + (uint64_t)r.kv_head * dim, dim);
+        own = own_load(b, r, part);
         if (part == 0) own_weight = vector_load(b.k_norm, dim);
     }
 #pragma unroll
@@ -225,7 +231,7 @@ DEVICE void step_prepare(const attention_step_args &a, const step_row &r, bool o
         query_store(s, q, dim, q < r.n_queries ? y : 0);
         __syncwarp();
     }
-    if (fresh) fresh_store<TYPE>(a, r, part, own, own_weight, first, s);
+    if (fresh) fresh_store(a, TYPE, r, part, own, own_weight, first, s->fresh[part]);
 }
 
 /* ---- a tile of 32 positions ---- */
@@ -498,6 +504,23 @@ KERNEL(attention_step_q4, attention_step_args, ATTENTION_STEP_BLOCK) {
 KERNEL(attention_step_f32, attention_step_args, ATTENTION_STEP_BLOCK) {
     __shared__ __align__(16) attention_shared s[1];
     split_body<KV_F32>(a, s);
+}
+
+/* ---- keys and values before the rows that read them ---- */
+
+KERNEL(attention_keep, attention_step_args, ATTENTION_KEEP_BLOCK) {
+    __shared__ __align__(16) float fresh[2][STEP_HEAD];
+    const attention_prepare_args &b = a.prepare.base;
+    const uint32_t part = threadIdx.x / WARP;
+    step_row r = {};
+    r.row = blockIdx.y;
+    r.run = b.batch.runs[b.batch.row_run[r.row]];
+    r.position = r.run.position + (uint32_t)r.row - r.run.first_row;
+    r.kv_head = blockIdx.x;
+    const step_angle first = angle_of(a, r, lane_index());
+    const step_vector weight = vector_load(b.k_norm, b.kv.head_dim);
+    launch_begin();
+    fresh_store(a, b.kv.type, r, part, own_load(b, r, part), weight, first, fresh[part]);
 }
 
 /* ---- combine ---- */

@@ -9,6 +9,8 @@
  *         Everything but the projections' rows is loaded before the wait.
  * Turns   value heads that share a key head all read its channels' old inputs, and one of their
  *         blocks writes the new ones: the last that has read, by a count in `turns`.
+ * Kept    of a run verified row by row (args.h) the state after each row goes to its place while the
+ *         next row goes on from the registers; its inputs' part by the block whose turn it is.
  * Launch  delta_step_shape: grid (value heads, runs), block 512.
  * Cost    one read and one write of the state, 4.2 MB a layer of 35B-A3B.
  * Limits  dim a multiple of 32, at most 128.
@@ -41,8 +43,8 @@ typedef struct step_conv {
     bool active, is_key; /* a channel of q or k, which other blocks have too */
 } step_conv;
 
-DEVICE float *conv_state_of(const delta_step_args &a, const batch_run &run) {
-    return a.conv_state + run.state * a.base.state_stride;
+DEVICE float *conv_state_of(const delta_step_args &a, uint32_t state) {
+    return a.conv_state + state * a.base.state_stride;
 }
 
 DEVICE step_conv conv_begin(const delta_step_args &a, const batch_run &run, uint32_t head) {
@@ -57,7 +59,7 @@ DEVICE step_conv conv_begin(const delta_step_args &a, const batch_run &run, uint
     c.channel = section == 0   ? key + i
                 : section == 1 ? keys + key + i
                                : 2 * keys + head * b.dim + i;
-    const float *state = conv_state_of(a, run) + c.channel;
+    const float *state = conv_state_of(a, run.state) + c.channel;
 #pragma unroll
     for (uint32_t k = 0; k < CONV1D_MAX_TAPS; k++) {
         c.window[k] = c.tap[k] = 0;
@@ -83,11 +85,11 @@ DEVICE float conv_step(const delta_step_args &a, step_conv &c, float x) {
     return silu(sum);
 }
 
-DEVICE void conv_end(const delta_step_args &a, const batch_run &run, const step_conv &c,
-                     bool writes_keys) {
+DEVICE void conv_keep(const delta_step_args &a, uint32_t to, const step_conv &c,
+                      bool writes_keys) {
     const delta_net_args &b = a.base;
     const uint32_t n_channels = (2 * b.n_key_heads + b.n_value_heads) * b.dim;
-    float *state = conv_state_of(a, run) + c.channel;
+    float *state = conv_state_of(a, to) + c.channel;
     if (!c.active || (c.is_key && !writes_keys)) return;
 #pragma unroll
     for (uint32_t k = 0; k + 1 < CONV1D_MAX_TAPS; k++)
@@ -109,6 +111,23 @@ DEVICE step_place place_step(uint32_t dim) {
     p.group = threadIdx.x / p.columns;
     p.active = p.group < p.groups;
     return p;
+}
+
+DEVICE float4 *state_of(const delta_net_args &b, uint32_t state, uint32_t head) {
+    return (float4 *)(b.state + state * b.state_stride + (uint64_t)head * b.dim * b.dim);
+}
+
+/* The block's part of a state: what it holds, and its inputs' last. */
+DEVICE void state_keep(const delta_step_args &a, uint32_t to, uint32_t head,
+                       const step_place &p, const float4 (&held)[STEP_HELD],
+                       const step_conv &conv, bool writes_keys) {
+    float4 *state = state_of(a.base, to, head);
+#pragma unroll
+    for (uint32_t r = 0; r < STEP_HELD; r++) {
+        const uint32_t i = p.group + r * p.groups;
+        if (p.active && i < a.base.dim) state[i * p.columns + p.column] = held[r];
+    }
+    conv_keep(a, to, conv, writes_keys);
 }
 
 /* The sums over q and k of a token, and the factors that make them unit vectors. */
@@ -216,8 +235,7 @@ KERNEL(delta_net_step, delta_step_args, DELTA_STEP_BLOCK) {
     const batch_run run = b.batch.runs[blockIdx.y];
     const uint32_t head = blockIdx.x, dim = b.dim, t = threadIdx.x;
     const step_place p = place_step(dim);
-    float4 *state =
-        (float4 *)(b.state + run.state * b.state_stride + (uint64_t)head * dim * dim);
+    const float4 *state = state_of(b, run.state, head);
     float4 held[STEP_HELD];
 #pragma unroll
     for (uint32_t r = 0; r < STEP_HELD; r++) {
@@ -246,11 +264,7 @@ KERNEL(delta_net_step, delta_step_args, DELTA_STEP_BLOCK) {
         step_update(s, p, dim, norms.k_factor, decay, held);
         step_norm(a, s, row, head, norm, z);
         __syncthreads();
-    }
-    conv_end(a, run, conv, s->turn);
-#pragma unroll
-    for (uint32_t r = 0; r < STEP_HELD; r++) {
-        const uint32_t i = p.group + r * p.groups;
-        if (p.active && i < dim) state[i * p.columns + p.column] = held[r];
+        if (run.first_kept == 0 && n + 1 < run.n_rows) continue;
+        state_keep(a, BATCH_STATE_AFTER(&b.batch, &run, n), head, p, held, conv, s->turn);
     }
 }

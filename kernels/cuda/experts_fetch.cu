@@ -27,7 +27,7 @@ DEVICE uint64_t record_address(const unsigned char *base, const experts_fetch_ar
     return (uint64_t)(uintptr_t)(base + (uint64_t)i * a.slot_bytes);
 }
 
-/* Threads 0 .. 31, one a pair.  All threads come here and to what follows, for the barriers. */
+/* Threads 0 .. n_pairs - 1, one a pair.  All threads come here and to what follows, for the barriers. */
 DEVICE bool look_up(const experts_fetch_args &a, fetch_plan &p) {
     const uint32_t i = threadIdx.x;
     const bool mine = i < a.n_pairs;
@@ -36,7 +36,7 @@ DEVICE bool look_up(const experts_fetch_args &a, fetch_plan &p) {
     if (i == 0) p.n_missing = 0;
     __syncthreads();
     bool first = mine;
-    for (uint32_t j = 0; j < i && j < FETCH_MAX_PAIRS; j++)
+    for (uint32_t j = 0; j < i && j < a.n_pairs; j++)
         if (p.expert[j] == e) first = false;
     if (i < FETCH_MAX_PAIRS) {
         const int32_t s = first ? __ldcg(a.slot_of + (uint64_t)a.layer * a.n_experts + e) : -1;
@@ -54,9 +54,9 @@ DEVICE bool look_up(const experts_fetch_args &a, fetch_plan &p) {
     return p.n_missing != 0;
 }
 
-DEVICE bool uses_slot(const fetch_plan &p, uint32_t slot) {
+DEVICE bool uses_slot(const fetch_plan &p, uint32_t n_pairs, uint32_t slot) {
     bool used = false;
-    for (uint32_t j = 0; j < FETCH_MAX_PAIRS; j++)
+    for (uint32_t j = 0; j < n_pairs; j++)
         used = used || p.slot[j] == (int32_t)slot;
     return used;
 }
@@ -71,7 +71,8 @@ DEVICE uint32_t place_missing(const experts_fetch_args &a, fetch_plan &p, uint32
             uint32_t slot = FETCH_NOBODY;
             if (at + i < end) {
                 slot = __ldcg(a.step->victims + at + i);
-                if (uses_slot(p, slot) || (strict && __ldcg(a.slot_step + slot) == number))
+                if (uses_slot(p, a.n_pairs, slot) ||
+                    (strict && __ldcg(a.slot_step + slot) == number))
                     slot = FETCH_NOBODY;
             }
             p.candidate[i] = slot;
@@ -91,7 +92,8 @@ DEVICE uint32_t place_missing(const experts_fetch_args &a, fetch_plan &p, uint32
 DEVICE void plan_missing(const experts_fetch_args &a, fetch_plan &p) {
     const uint32_t i = threadIdx.x;
     const uint32_t next = __ldcg(&a.step->next), n_victims = __ldcg(&a.step->n_victims);
-    const uint32_t want = p.n_missing < a.most_inserts ? p.n_missing : a.most_inserts;
+    uint32_t want = p.n_missing < a.most_inserts ? p.n_missing : a.most_inserts;
+    if (p.n_missing > a.n_staging + want) want = p.n_missing - a.n_staging;
     if (i == 0) p.next = next;
     uint32_t n_placed = place_missing(a, p, next, n_victims, 0, want, true);
     n_placed = place_missing(a, p, 0, n_victims, n_placed, want, false);
@@ -120,11 +122,11 @@ DEVICE void copy_record(const unsigned char *from, unsigned char *to, uint64_t b
     }
 }
 
-/* A warp, a lane a pair: the tables and the host learn what the plan did. */
+/* A thread a pair: the tables and the host learn what the plan did. */
 DEVICE void commit(const experts_fetch_args &a, const fetch_plan &p) {
-    const uint32_t lane = lane_index();
-    if (lane >= a.n_pairs) return;
-    const int32_t e = p.expert[lane], s = p.slot[lane], note = p.note[lane];
+    const uint32_t pair = threadIdx.x;
+    if (pair >= a.n_pairs) return;
+    const int32_t e = p.expert[pair], s = p.slot[pair], note = p.note[pair];
     const uint32_t id = a.layer * a.n_experts + (uint32_t)e;
     if (note >= 0) {
         const uint32_t former = __ldcg(a.slot_owner + s);
@@ -133,9 +135,9 @@ DEVICE void commit(const experts_fetch_args &a, const fetch_plan &p) {
         a.slot_of[id] = s;
     }
     if (s >= 0) a.slot_step[s] = __ldcg(&a.step->number);
-    if (p.address[lane] != 0) a.records[e] = p.address[lane];
+    if (p.address[pair] != 0) a.records[e] = p.address[pair];
     fetch_note told = {e, note};
-    a.notes[lane] = told;
+    a.notes[pair] = told;
 }
 
 /* True for one block, when all have copied. */
@@ -166,5 +168,5 @@ KERNEL(experts_fetch, experts_fetch_args, FETCH_BLOCK) {
     } else if (blockIdx.x != 0) {
         return;
     }
-    if (threadIdx.x < WARP) commit(a, p);
+    commit(a, p);
 }

@@ -6,18 +6,21 @@
  *                of `victims` that this step has not used (when none is left, that this layer does
  *                not use), and the slot's former expert is no longer found.  At most most_inserts
  *                of a layer take slots; the others are read into the staging records, for
- *                this layer alone.  records[e] becomes the address of every chosen expert.
+ *                this layer alone, and what has no place there takes slots all the same.
+ *                records[e] becomes the address of every chosen expert.
  * Host    chooses the victims before a step and reads in `notes` afterwards what became of
  *         every pair; both follow the same order, so that its own table stays equal.
- * Limits  FETCH_MAX_PAIRS pairs; as many staging records.  slot_bytes is a multiple of 16.
+ * Limits  FETCH_MAX_PAIRS pairs.  More than n_staging need so many victims that those of them that
+ *         this layer uses may stay (experts_fetch_fits).  slot_bytes is a multiple of 16.
  */
 #ifndef SILICEO_KERNELS_CUDA_EXPERTS_FETCH_H
 #define SILICEO_KERNELS_CUDA_EXPERTS_FETCH_H
 
 #include "kernels/cuda/launch.h"
+#include <stdbool.h>
 
 enum {
-    FETCH_MAX_PAIRS = 32,
+    FETCH_MAX_PAIRS = 128,
     FETCH_MAX_VICTIMS = 256,
     FETCH_BLOCK = 512,
     FETCH_BLOCKS = 64,
@@ -52,15 +55,24 @@ typedef struct experts_fetch_args {
     fetch_note *notes;           /* [n_pairs], host memory */
     const unsigned char *source; /* [n_experts] records of the layer, host memory */
     unsigned char *slots;
-    unsigned char *staging; /* [n_pairs] records */
+    unsigned char *staging; /* [n_staging] records */
     uint64_t slot_bytes;
     uint64_t record_bytes; /* what a record of this layer has */
     uint32_t layer;
     uint32_t n_experts;
     uint32_t n_pairs;
     uint32_t most_inserts;
+    uint32_t n_staging;
+    uint32_t reserved;
 } experts_fetch_args;
-KERNEL_ARGS_SIZE(experts_fetch_args, 112);
+KERNEL_ARGS_SIZE(experts_fetch_args, 120);
+
+/* Whether so many pairs of any layer find a place: what is there stays, at most n_staging of what
+ * is missing are staged, and the rest takes the place of victims. */
+static inline bool experts_fetch_fits(uint32_t n_pairs, uint32_t n_staging,
+                                      uint32_t n_victims) {
+    return n_pairs <= FETCH_MAX_PAIRS && n_pairs <= n_staging + n_victims;
+}
 
 static inline cuda_shape experts_fetch_shape(void) {
     return cuda_shape_of(FETCH_BLOCKS, 1, FETCH_BLOCK);

@@ -48,6 +48,7 @@
     X(attention_step_q8)                                                                       \
     X(attention_step_q4)                                                                       \
     X(attention_step_f32)                                                                      \
+    X(attention_keep)                                                                          \
     X(attention_combine)                                                                       \
     X(attention_tile)                                                                          \
     X(attention_half)                                                                          \

@@ -1,7 +1,8 @@
 /* mixers.h - what mixes tokens: convolution, delta net, attention over KV pages.
  *
  * conv1d             kernels/conv1d.h; batch and state in device memory, in place as there.
- * delta_net_step     kernels/conv1d.h and then kernels/delta_net.h, token by token, for short runs;
+ * delta_net_step     kernels/conv1d.h and then kernels/delta_net.h, token by token, for short runs
+ *                    and those verified row by row (args.h);
  *                    base.qkv are rows before the convolution; out float32 and/or quantized.
  * delta_net_scores, delta_net_chunks, delta_net_norm
  *                    the same in chunks of DELTA_NET_CHUNK, for runs of many tokens; all three
@@ -13,7 +14,8 @@
  * attention_step_*, attention_combine
  *                    kernels/attention_prepare.h and kernels/attention.h for runs of one row: each
  *                    split of a row's positions by a block, then combined.  The workspace
- *                    holds the partial results.
+ *                    holds the partial results.  Runs verified row by row need attention_keep
+ *                    first, with the arguments of attention_step_*.
  * attention_tile     the same op for many rows of one run, without workspace, pages of float32.
  * attention_half     attention_tile for pages of the other types; products are of half floats.
  * Pages              kv_layout.h's layout, in device memory.
@@ -145,7 +147,12 @@ typedef struct attention_step_args {
 KERNEL_ARGS_SIZE(attention_step_args, 184);
 
 /* Query heads that a block of attention_step takes. */
-enum { ATTENTION_GROUP = 8, ATTENTION_STEP_BLOCK = 128, ATTENTION_COMBINE_BLOCK = 512 };
+enum {
+    ATTENTION_GROUP = 8,
+    ATTENTION_STEP_BLOCK = 128,
+    ATTENTION_KEEP_BLOCK = 64,
+    ATTENTION_COMBINE_BLOCK = 512
+};
 
 static inline uint32_t attention_step_groups(const prepare_args *a) {
     const uint32_t group = a->base.n_heads / a->base.kv.n_kv_heads;
@@ -167,6 +174,11 @@ static inline cuda_kernel attention_step_choose(const attention_step_args *a, cu
            : a->prepare.base.kv.type == KV_Q8 ? CUDA_KERNEL_attention_step_q8
            : a->prepare.base.kv.type == KV_Q4 ? CUDA_KERNEL_attention_step_q4
                                               : CUDA_KERNEL_attention_step_f32;
+}
+
+static inline cuda_shape attention_keep_shape(const attention_step_args *a) {
+    return cuda_shape_of(a->prepare.base.kv.n_kv_heads, a->prepare.base.batch.n_rows,
+                         ATTENTION_KEEP_BLOCK);
 }
 
 static inline cuda_shape attention_combine_shape(const attention_cuda_args *a) {

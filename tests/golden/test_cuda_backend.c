@@ -290,6 +290,106 @@ static void the_cpu_lane_changes_rounding_alone(void **state) {
     }
 }
 
+/* A model of two layers, one of each mixer, whose rows use half of all experts. */
+static const char small_params[] =
+    "{\"arch\":\"qwen35moe\",\"layers\":2,\"interval\":2,\"hidden\":256,\"heads\":2,"
+    "\"kv_heads\":1,\"experts\":16,\"topk\":8,\"ff_exp\":256,\"ff_shexp\":256,\"k_heads\":1,"
+    "\"v_heads\":2,\"vocab\":384,\"type\":\"Q4_K_M\",\"seed\":78}";
+
+enum { VERIFIED = 5, AT = 62, KEPT = 1 };
+
+/* Rows 62 .. 66 of a sequence, over a page's end, from a state of its own; their states go to
+ * KEPT and on. */
+static void verify_rows(run *r, float *logits) {
+    uint32_t states[VERIFIED];
+    for (uint32_t i = 0; i < VERIFIED; i++)
+        states[i] = KEPT + i;
+    model_segment s = run_segment(r, 0, AT, ids, VERIFIED);
+    s.states_after = states;
+    run_step(r, &s, 1, logits);
+}
+
+/* The same rows in steps of their own; the states after them to `after`. */
+static void step_rows(run *r, float *logits, unsigned char *after, size_t state_bytes) {
+    for (uint32_t i = 0; i < VERIFIED; i++) {
+        run_tokens(r, 0, AT + i, ids + i, 1, 1, logits + i * r->config->n_vocab);
+        model_state_save(r->m, 0, after + i * state_bytes);
+    }
+}
+
+/* 40 pairs a layer are more than there are staging records: the GPU fetches the rest into slots, the
+ * host gathers four rows at a time.  From the third time on a recording is replayed. */
+static void verify_case(const char *path, kv_type kv, uint32_t n_slots, bool pinned) {
+    model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, n_slots, 4);
+    p.pin_experts = pinned;
+    p.kv = kv;
+    p.max_rows = AT;
+    p.n_states = KEPT + VERIFIED;
+    p.n_pages = 2 * p.n_states;
+    run r;
+    run_open(&r, path, &p);
+    size_t n = VERIFIED * (size_t)r.config->n_vocab;
+    size_t state_bytes = (size_t)model_config_state_bytes(r.config);
+    float *expected = new_logits(&r, 2 * VERIFIED), *got = expected + n;
+    unsigned char *after = calloc(VERIFIED + 2, state_bytes);
+    unsigned char *before = after + VERIFIED * state_bytes, *now = before + state_bytes;
+    assert_non_null(after);
+    unsigned char *pages[2];
+    int32_t prompt[AT];
+    for (int32_t i = 0; i < AT; i++)
+        prompt[i] = 5 + i;
+    model_segment start = run_segment(&r, 0, 0, prompt, AT);
+    start.n_outputs = 1;
+    run_step(&r, &start, 1, got);
+    model_state_save(r.m, 0, before);
+    for (int i = 0; i < 2; i++) { /* as they are before the rows: those find nothing later */
+        pages[i] = calloc(1, model_page_bytes(r.m));
+        assert_non_null(pages[i]);
+        model_page_save(r.m, r.pages[i], pages[i]);
+    }
+    step_rows(&r, expected, after, state_bytes);
+    for (int round = 0; round < 3; round++) {
+        model_state_load(r.m, 0, before);
+        for (int i = 0; i < 2; i++)
+            model_page_load(r.m, r.pages[i], pages[i]);
+        memset(now, 0xff, state_bytes);
+        for (uint32_t i = 0; i < VERIFIED; i++)
+            model_state_load(r.m, KEPT + i, now);
+        verify_rows(&r, got);
+        assert_memory_equal(expected, got, n * sizeof *got);
+        for (size_t i = 0; i < n; i++)
+            assert_true(isfinite((double)got[i]));
+        for (uint32_t i = 0; i < VERIFIED; i++) {
+            model_state_save(r.m, KEPT + i, now);
+            assert_memory_equal(after + i * state_bytes, now, state_bytes);
+        }
+        model_state_save(r.m, 0, now);
+        assert_memory_equal(before, now, state_bytes);
+    }
+    free(pages[0]);
+    free(pages[1]);
+    free(after);
+    free(expected);
+    run_close(&r);
+}
+
+static void verified_rows_have_the_bits_of_steps_of_their_own(void **state) {
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    char folder[256], path[300];
+    (void)snprintf(folder, sizeof folder, "%s/siliceo-cuda-XXXXXX",
+                   base != NULL ? base : "/tmp");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
+    assert_true(generate_model(small_params, path));
+    verify_case(path, KV_F16, 0, false);
+    verify_case(path, KV_Q8, 20, true);
+    verify_case(path, KV_Q4, 20, false);
+    verify_case(path, KV_F32, 0, false);
+    (void)unlink(path);
+    (void)rmdir(folder);
+}
+
 /* One context for all backends of the process; the end of one leaves the others theirs. */
 static void models_share_the_card_in_turn(void **state) {
     (void)state;
@@ -342,6 +442,7 @@ int main(void) {
         cmocka_unit_test(hidden_rows_are_those_that_the_head_reads),
         cmocka_unit_test(states_and_pages_are_copied_on_the_card),
         cmocka_unit_test(the_cpu_lane_changes_rounding_alone),
+        cmocka_unit_test(verified_rows_have_the_bits_of_steps_of_their_own),
         cmocka_unit_test(models_share_the_card_in_turn),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),
     };

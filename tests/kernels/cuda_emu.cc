@@ -39,9 +39,10 @@ static void emu_launch(cuda_kernel kernel, cuda_shape shape, const void *args, s
     emu_threads = shape.block_x;
     blockDim = {shape.block_x, 1, 1};
     gridDim = {shape.grid_x, shape.grid_y, shape.grid_z};
-    for (uint32_t z = 0; z < shape.grid_z; z++)
-        for (uint32_t y = 0; y < shape.grid_y; y++)
-            for (uint32_t x = 0; x < shape.grid_x; x++) {
+    /* The last block first: none may count on what one before it does. */
+    for (uint32_t z = shape.grid_z; z-- > 0;)
+        for (uint32_t y = shape.grid_y; y-- > 0;)
+            for (uint32_t x = shape.grid_x; x-- > 0;) {
                 blockIdx = {x, y, z};
                 memset(emu_shared, 0xff, sizeof emu_shared);
                 emu_run_block();

@@ -92,7 +92,7 @@ static void lay_batch(cuda_layout *out, cursor *k, const model_config *c,
     uint64_t rows = p->max_rows, runs = rows < p->n_states ? rows : p->n_states;
     cuda_work *w = &out->work;
     out->n_decode = (uint32_t)runs;
-    out->n_pages_listed = (uint32_t)(runs * p->n_pages);
+    out->n_pages_listed = (uint32_t)(runs * p->n_pages + rows);
     w->runs = take(k, runs * sizeof(batch_run));
     w->row_run = take(k, rows * sizeof(uint32_t));
     w->pages = take(k, out->n_pages_listed * sizeof(uint32_t));
