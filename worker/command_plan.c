@@ -43,6 +43,7 @@ static status print_plan(const model_options *o, error *err) {
         .ram_bytes = params.ram_mib > 0 ? params.ram_mib << 20 : host_ram_available_bytes(),
         .backend = params.backend,
         .prefix_ram_mib = params.prefix_ram_mib,
+        .prefix_states = params.prefix_states,
     };
     rc = plan_vram_budget(&request, params.vram_mib, err);
     if (rc != STATUS_OK) goto done;

@@ -56,6 +56,7 @@ typedef struct engine_params {
     uint32_t inserts_per_layer;
     cpu_lane lane;
     uint32_t n_loaders;       /* threads that read experts from disk; 0: as many as usual */
+    uint32_t prefix_states;   /* of the model, for the newest of them */
     uint64_t prefix_disk_mib; /* the same on disk; 0: none */
     const char *prefix_disk_dir;
     uint32_t prefix_every_tokens; /* between snapshots in long prompts; 0: at messages alone */

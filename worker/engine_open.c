@@ -46,6 +46,7 @@ static status make_plan(engine *e, error *err) {
             e->params.ram_mib > 0 ? e->params.ram_mib << 20 : host_ram_available_bytes(),
         .backend = e->params.backend,
         .prefix_ram_mib = e->params.prefix_ram_mib,
+        .prefix_states = e->params.prefix_states,
     };
     status rc = plan_vram_budget(&wish, e->params.vram_mib, err);
     if (rc != STATUS_OK) return rc;
@@ -67,7 +68,7 @@ static status open_model(engine *e, error *err) {
         .kv = e->params.kv,
         .activations = e->params.activations,
         .n_pages = e->plan.n_pages,
-        .n_states = e->plan.n_states,
+        .n_states = e->plan.n_states + e->plan.n_snapshots,
         .max_rows = e->plan.max_rows,
         .max_outputs = e->plan.max_outputs,
         .n_slots = e->plan.n_slots,

@@ -22,6 +22,10 @@ static void state_load(void *context, uint32_t state, const void *bytes) {
     model_state_load(context, state, bytes);
 }
 
+static void state_copy(void *context, uint32_t to, uint32_t from) {
+    model_state_copy(context, to, from);
+}
+
 /* --- the scheduler's questions --- */
 
 /* Counts what admission needs not take: pages that lie in RAM take free ones. */
@@ -77,8 +81,11 @@ status engine_open_prefixes(engine *e, scheduler_cache *hooks, error *err) {
                    .page_save = page_save,
                    .page_load = page_load,
                    .state_save = state_save,
-                   .state_load = state_load},
+                   .state_load = state_load,
+                   .state_copy = state_copy},
         .pages = e->pages,
+        .first_state = e->plan.n_states,
+        .n_states = e->plan.n_snapshots,
         .ram_bytes = e->plan.prefix_bytes,
         .disk_bytes = e->params.prefix_disk_mib << 20,
         .disk_dir = e->params.prefix_disk_dir,

@@ -157,6 +157,7 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
                                      .loop_code = (uint32_t)o->loop_code,
                                      .grace_tokens = (uint32_t)o->grace_tokens};
     out->prefix_ram_mib = o->prefix_ram_mib;
+    out->prefix_states = (uint32_t)o->prefix_states;
     out->prefix_disk_mib = (uint64_t)o->prefix_disk_mib;
     out->prefix_disk_dir = o->prefix_disk_dir;
     if (o->prefix_disk_mib > 0 && (o->prefix_disk_dir == NULL || *o->prefix_disk_dir == '\0'))

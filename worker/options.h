@@ -40,6 +40,7 @@ typedef struct model_options {
     const char *pooling;
     int64_t prefix_ram_mib;
     int64_t prefix_every_tokens;
+    int64_t prefix_states;
     int64_t prefix_disk_mib;
     const char *prefix_disk_dir;
     const char *speculate;
@@ -116,6 +117,9 @@ typedef struct model_options {
                     NULL,                                                                      \
                     "RAM for beginnings of prompts that need not run again, MiB; 0: none; "    \
                     "-1: a sixteenth, 4096 at most"),                                          \
+        OPTIONS_KEY(s, m, "prefix.states", CONFIG_INT, prefix_states, "0", 0, 1024, NULL,      \
+                    "states beside the sequences' own, in VRAM on a GPU, for the newest "      \
+                    "snapshots of prompts"),                                                   \
         OPTIONS_KEY(s, m, "prefix.disk_mib", CONFIG_INT, prefix_disk_mib, "0", 0, 1073741824,  \
                     NULL,                                                                      \
                     "the same on disk, for each model, kept over restarts, MiB; 0: none"),     \

@@ -214,8 +214,9 @@ static void add_fixed_lines(memory_plan *plan, const model_config *c, const mode
     (void)snprintf(note, NOTE_BYTES, "embedding, head, %u layers", c->n_layers);
     if (c->moe) add_expert_lines(plan, c, w);
     uint64_t state = model_config_state_bytes(c);
-    note = add_line(plan, "recurrent states", PLAN_RAM, plan->n_states * state);
-    (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes", plan->n_states, state);
+    uint32_t n_states = plan->n_states + plan->n_snapshots;
+    note = add_line(plan, "recurrent states", PLAN_RAM, n_states * state);
+    (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes", n_states, state);
     add_draft_line(plan, r);
     note = add_line(plan, "workspace", PLAN_RAM, plan->max_rows * row_bytes(c));
     (void)snprintf(note, NOTE_BYTES, "%u rows a step, an estimate", plan->max_rows);
@@ -345,7 +346,7 @@ static cuda_layout lay_out(const memory_plan *plan, const model_config *c,
     const model_params p = {.backend = BACKEND_CUDA,
                             .kv = r->kv,
                             .n_pages = plan->n_pages,
-                            .n_states = plan->n_states,
+                            .n_states = plan->n_states + plan->n_snapshots,
                             .max_rows = plan->max_rows,
                             .max_outputs = plan->max_outputs,
                             .n_slots = plan->n_slots};
@@ -415,8 +416,8 @@ static void add_cuda_lines(memory_plan *plan, const model_config *c, const model
     (void)snprintf(note, NOTE_BYTES, "%u of %u tokens, %" PRIu64 " bytes", plan->n_pages,
                    (unsigned)MODEL_PAGE_TOKENS, plan_page_bytes(c, r->kv));
     note = add_line(plan, "recurrent states", PLAN_VRAM, bytes[CUDA_PART_STATES]);
-    (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes", plan->n_states,
-                   model_config_state_bytes(c));
+    (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes",
+                   plan->n_states + plan->n_snapshots, model_config_state_bytes(c));
     note = add_line(plan, "workspace", PLAN_VRAM, bytes[CUDA_PART_WORKSPACE]);
     (void)snprintf(note, NOTE_BYTES, "%u rows a step", plan->max_rows);
     note = add_line(plan, "logits", PLAN_VRAM, bytes[CUDA_PART_LOGITS]);
@@ -508,6 +509,7 @@ static status make(memory_plan *out, const model_config *config, const model_wei
     out->n_sequences = request->n_sequences;
     out->n_guesses = request->n_guesses;
     out->n_states = request->n_sequences * (1 + request->n_guesses);
+    out->n_snapshots = request->prefix_ram_mib != 0 ? request->prefix_states : 0;
     /* Pieces of a prompt end at multiples of a chunk, so a step holds at least one. */
     out->chunk_tokens = request->chunk_tokens / MODEL_CHUNK_TOKENS * MODEL_CHUNK_TOKENS;
     if (out->chunk_tokens == 0) out->chunk_tokens = MODEL_CHUNK_TOKENS;

@@ -31,6 +31,7 @@ typedef struct plan_request {
     backend_kind backend;
     uint64_t vram_bytes;    /* what may be taken, the driver's own part included */
     int64_t prefix_ram_mib; /* for beginnings of prompts; -1: a share; 0: none */
+    uint32_t prefix_states; /* of the model, for snapshots of them */
 } plan_request;
 
 typedef enum plan_place {
@@ -63,6 +64,7 @@ typedef struct memory_plan {
     uint32_t host_records; /* experts kept in RAM; fewer than all: the others on disk.  0: none,
                             * the page cache does it, or all are in VRAM */
     uint64_t park_bytes;   /* RAM for sequences that gave up their place, see parked.h */
+    uint32_t n_snapshots;  /* states behind those: for prompts */
     uint64_t prefix_bytes; /* RAM for beginnings of prompts; 0: they are not remembered */
     uint32_t chunk_tokens;
     uint32_t max_rows;

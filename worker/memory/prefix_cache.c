@@ -7,7 +7,7 @@
 /* --- lists, by age --- */
 
 static bool is_state(prefix_kind k) {
-    return k == STATE_IN_RAM || k == STATE_ON_DISK;
+    return k == STATE_IN_PLACE || k == STATE_IN_RAM || k == STATE_ON_DISK;
 }
 
 static prefix_list *list_of(prefix_cache *c, prefix_kind k, uint32_t id) {
@@ -58,10 +58,12 @@ void prefix_touch_path(prefix_cache *c, uint32_t last, bool background) {
 
 void prefix_touch_state(prefix_cache *c, uint32_t id, bool background) {
     prefix_holding *h = &c->held[id];
+    if (h->state_place != PREFIX_NONE) prefix_list_remove(c, STATE_IN_PLACE, id);
     if (h->state_slot != PREFIX_NONE) prefix_list_remove(c, STATE_IN_RAM, id);
     if (h->state.on_disk) prefix_list_remove(c, STATE_ON_DISK, id);
     if (!background) h->state_background = false;
     h->state_used = c->clock;
+    if (h->state_place != PREFIX_NONE) prefix_list_add(c, STATE_IN_PLACE, id);
     if (h->state_slot != PREFIX_NONE) prefix_list_add(c, STATE_IN_RAM, id);
     if (h->state.on_disk) prefix_list_add(c, STATE_ON_DISK, id);
 }
@@ -106,10 +108,28 @@ void prefix_drop_state(prefix_cache *c, uint32_t id) {
     prefix_note_lost(c, h);
 }
 
+void prefix_drop_state_place(prefix_cache *c, uint32_t id) {
+    prefix_holding *h = &c->held[id];
+    prefix_list_remove(c, STATE_IN_PLACE, id);
+    c->free_states[c->n_free_states++] = h->state_place;
+    h->state_place = PREFIX_NONE;
+    prefix_note_lost(c, h);
+}
+
+prefix_holding prefix_empty_holding(bool background) {
+    return (prefix_holding){.place = PREFIX_NONE,
+                            .page_slot = PREFIX_NONE,
+                            .state_place = PREFIX_NONE,
+                            .state_slot = PREFIX_NONE,
+                            .page_background = background,
+                            .state_background = background};
+}
+
 static void remove_block(prefix_cache *c, uint32_t id) {
     prefix_holding *h = &c->held[id];
     h->state.writing = false; /* who comes back from it finds another serial */
     if (h->state.on_disk) prefix_drop_state_file(c, id);
+    if (h->state_place != PREFIX_NONE) prefix_drop_state_place(c, id);
     if (h->state_slot != PREFIX_NONE) prefix_drop_state(c, id);
     prefix_note_lost(c, h);
     if (h->place != PREFIX_NONE) prefix_drop_place(c, id);
@@ -165,7 +185,8 @@ static bool drop_oldest_of(prefix_cache *c, int class, uint64_t before) {
 }
 
 bool prefix_drop_oldest(prefix_cache *c, bool background, uint64_t before) {
-    if (drop_oldest_of(c, PREFIX_BACKGROUND, before)) return true;
+    uint64_t limit = background ? before : c->clock; /* but for what is in use right now */
+    if (drop_oldest_of(c, PREFIX_BACKGROUND, limit)) return true;
     return !background && drop_oldest_of(c, PREFIX_INTERACTIVE, before);
 }
 
@@ -209,7 +230,13 @@ static status open_memory(prefix_cache *c, const prefix_params *params, error *e
     if (rc == STATUS_OK) rc = prefix_index_new(&c->index, (uint32_t)cap, params->identity, err);
     if (rc != STATUS_OK) return rc;
     c->held = calloc(cap, sizeof *c->held);
-    if (c->held != NULL) return STATUS_OK;
+    c->free_states = malloc((params->n_states + 1) * sizeof *c->free_states);
+    if (c->held != NULL && c->free_states != NULL) {
+        c->n_states = c->n_free_states = params->n_states;
+        for (uint32_t i = 0; i < params->n_states; i++)
+            c->free_states[i] = params->first_state + i;
+        return STATUS_OK;
+    }
     return error_set(err, STATUS_NO_MEMORY, "prefix cache: no memory for %u blocks",
                      (uint32_t)cap);
 }
@@ -241,6 +268,7 @@ static void clear_list(prefix_cache *c, prefix_list *l) {
 
 void prefix_cache_clear(prefix_cache *c) {
     for (int class = 0; class < PREFIX_CLASSES; class ++) {
+        clear_list(c, &c->lists[STATE_IN_PLACE][class]);
         clear_list(c, &c->lists[STATE_IN_RAM][class]);
         clear_list(c, &c->lists[STATE_ON_DISK][class]);
         clear_list(c, &c->lists[PAGE_IN_PLACE][class]);
@@ -255,6 +283,7 @@ void prefix_cache_close(prefix_cache *c) {
         while (c->lists[PAGE_IN_PLACE][class].oldest != PREFIX_NONE)
             prefix_drop_place(c, c->lists[PAGE_IN_PLACE][class].oldest);
     }
+    free(c->free_states);
     free(c->held);
     prefix_index_free(c->index);
     ram_slots_free(c->ram_states);
@@ -275,16 +304,16 @@ static uint32_t count_alone(const prefix_cache *c) {
 }
 
 void prefix_cache_read_stats(const prefix_cache *c, prefix_stats *out) {
-    *out = (prefix_stats){.lookups = c->lookups,
-                          .hits = c->hits,
-                          .hit_tokens = c->hit_tokens,
-                          .ram_bytes = ram_used(c),
-                          .ram_budget_bytes = c->ram_budget,
-                          .disk_bytes = c->disk_used,
-                          .n_writing = c->n_writing,
-                          .n_snapshots = ram_slots_in_use(c->ram_states),
-                          .n_blocks =
-                              prefix_index_capacity(c->index) - prefix_index_n_free(c->index),
-                          .n_in_place = c->n_in_place,
-                          .n_alone = count_alone(c)};
+    *out = (prefix_stats){
+        .lookups = c->lookups,
+        .hits = c->hits,
+        .hit_tokens = c->hit_tokens,
+        .ram_bytes = ram_used(c),
+        .ram_budget_bytes = c->ram_budget,
+        .disk_bytes = c->disk_used,
+        .n_writing = c->n_writing,
+        .n_snapshots = ram_slots_in_use(c->ram_states) + c->n_states - c->n_free_states,
+        .n_blocks = prefix_index_capacity(c->index) - prefix_index_n_free(c->index),
+        .n_in_place = c->n_in_place,
+        .n_alone = count_alone(c)};
 }

@@ -7,8 +7,8 @@
  * from them gives the bits that running them again would give.
  *
  * A page is held where it lies, by reference, as long as no sequence wants its place; then it
- * moves to RAM, or is forgotten.  Snapshots lie in RAM.  One budget of RAM holds both; what was
- * not used for longest goes first, and what belongs to background work before everything else.
+ * moves to RAM, or is forgotten.  Snapshots lie in states of the model, if some are the cache's,
+ * and then in RAM.  One budget of RAM holds both; what was not used for longest goes first, and what belongs to background work before everything else.
  * Background work never takes the place of an interactive chat's.  Pages are kept while a
  * snapshot behind them is.
  *
@@ -38,11 +38,14 @@ typedef struct prefix_memory {
     void (*page_load)(void *context, uint32_t page, const void *bytes);
     void (*state_save)(void *context, uint32_t state, void *bytes);
     void (*state_load)(void *context, uint32_t state, const void *bytes);
+    void (*state_copy)(void *context, uint32_t to, uint32_t from);
 } prefix_memory;
 
 typedef struct prefix_params {
     prefix_memory memory;
-    kv_pages *pages;      /* must outlive the cache */
+    kv_pages *pages; /* must outlive the cache */
+    /* States of the model that are the cache's alone: the newest snapshots lie in them. */
+    uint32_t first_state, n_states;
     uint64_t ram_bytes;   /* at least a snapshot's */
     uint64_t disk_bytes;  /* 0: no disk */
     const char *disk_dir; /* made if it is not there */

@@ -23,6 +23,7 @@ enum { PREFIX_MAX_BLOCKS = 1 << 16, PREFIX_MAX_NAMES = 4, PREFIX_MAX_LOST = 512 
 typedef enum prefix_kind {
     PAGE_IN_PLACE,
     PAGE_IN_RAM,
+    STATE_IN_PLACE,
     STATE_IN_RAM,
     STATE_ON_DISK,
     PREFIX_KINDS
@@ -45,9 +46,10 @@ typedef struct prefix_saved {
 
 /* What a block has.  PREFIX_NONE: not there.  In memory its page is in place or in RAM. */
 typedef struct prefix_holding {
-    uint32_t place;      /* page of the pool */
-    uint32_t page_slot;  /* its copy in RAM */
-    uint32_t state_slot; /* snapshot behind the block */
+    uint32_t place;       /* page of the pool */
+    uint32_t page_slot;   /* its copy in RAM */
+    uint32_t state_place; /* snapshot behind the block: a state of the model */
+    uint32_t state_slot;  /* or in RAM */
     prefix_saved page, state;
     bool page_background, state_background;
     uint64_t page_used, state_used;
@@ -62,6 +64,8 @@ struct prefix_cache {
     prefix_holding *held; /* by block */
     ram_slots *ram_pages, *ram_states;
     uint64_t ram_budget;
+    uint32_t *free_states; /* of those that are the cache's */
+    uint32_t n_states, n_free_states;
     prefix_list lists[PREFIX_KINDS][PREFIX_CLASSES];
     uint64_t clock; /* of uses */
     uint32_t n_in_place;
@@ -80,9 +84,12 @@ static inline const prefix_block *prefix_block_at(const prefix_cache *c, uint32_
 static inline bool prefix_page_in_memory(const prefix_holding *h) {
     return h->place != PREFIX_NONE || h->page_slot != PREFIX_NONE;
 }
+static inline bool prefix_state_in_memory(const prefix_holding *h) {
+    return h->state_place != PREFIX_NONE || h->state_slot != PREFIX_NONE;
+}
 /* Is or will it be anywhere? */
 static inline bool prefix_has_state(const prefix_holding *h) {
-    return h->state_slot != PREFIX_NONE || h->state.on_disk || h->state.writing;
+    return prefix_state_in_memory(h) || h->state.on_disk || h->state.writing;
 }
 
 /* Behind all that were not used later. */
@@ -97,6 +104,9 @@ void prefix_put_in_place(prefix_cache *c, uint32_t id, uint32_t page); /* an own
 void prefix_drop_place(prefix_cache *c, uint32_t id);
 void prefix_drop_page_slot(prefix_cache *c, uint32_t id);
 void prefix_drop_state(prefix_cache *c, uint32_t id); /* from RAM */
+void prefix_drop_state_place(prefix_cache *c, uint32_t id);
+/* Nothing, but for whose it is. */
+prefix_holding prefix_empty_holding(bool background);
 /* It has been lost altogether, if it has. */
 void prefix_note_lost(prefix_cache *c, prefix_holding *h);
 /* From id upwards: pages behind which no snapshot stands are of no use. */
@@ -104,8 +114,8 @@ void prefix_prune(prefix_cache *c, uint32_t id);
 /* Without its page nothing below a block can be used. */
 void prefix_remove_subtree(prefix_cache *c, uint32_t top);
 
-/* Forget the oldest thing in RAM that was not used since `before`; background work makes room
- * among its own things alone.  False when there is none. */
+/* Forget the oldest thing in RAM that was not used since `before`, or any of background work;
+ * that makes room among its own things alone.  False when there is none. */
 bool prefix_drop_oldest(prefix_cache *c, bool background, uint64_t before);
 /* So much RAM, in that way. */
 bool prefix_make_room(prefix_cache *c, uint64_t bytes, bool background, uint64_t before);

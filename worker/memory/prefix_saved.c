@@ -82,7 +82,9 @@ static void write_part(prefix_cache *c, uint32_t id, prefix_part part) {
     prefix_file f = describe(c, id, part);
     prefix_job *j = prefix_job_new(&f, true);
     if (j == NULL) return; /* it stays in memory alone */
-    if (part == PREFIX_STATE) {
+    if (part == PREFIX_STATE && h->state_place != PREFIX_NONE) {
+        c->memory.state_save(c->memory.context, h->state_place, j->bytes);
+    } else if (part == PREFIX_STATE) {
         memcpy(j->bytes, ram_slots_at(c->ram_states, h->state_slot), (size_t)f.n_bytes);
     } else if (h->place != PREFIX_NONE) {
         c->memory.page_save(c->memory.context, h->place, j->bytes);
@@ -129,7 +131,7 @@ static uint32_t deepest_saved(const prefix_cache *c, const int32_t *tokens, uint
         at = prefix_index_child(c->index, at, tokens + (size_t)i * PREFIX_BLOCK_TOKENS);
         if (at == PREFIX_NONE || !is_reachable(&c->held[at])) break;
         const prefix_holding *h = &c->held[at];
-        if (h->state_slot != PREFIX_NONE || h->state.on_disk) best = at;
+        if (prefix_state_in_memory(h) || h->state.on_disk) best = at;
     }
     return best;
 }
@@ -142,7 +144,7 @@ static uint32_t blocks_before(uint32_t n_tokens) {
 static uint64_t bytes_to_read(const prefix_cache *c, uint32_t last) {
     const prefix_holding *end = &c->held[last];
     uint64_t n = 0;
-    if (end->state_slot == PREFIX_NONE && !end->state.loading)
+    if (!prefix_state_in_memory(end) && !end->state.loading)
         n += ram_slots_stride(c->ram_states);
     for (uint32_t id = last; id != PREFIX_NONE; id = prefix_block_at(c, id)->parent) {
         const prefix_holding *h = &c->held[id];
@@ -190,7 +192,7 @@ bool prefix_cache_fetch(prefix_cache *c, const int32_t *tokens, uint32_t n_token
     prefix_touch_state(c, last, background);
     if (!prefix_make_room(c, needed, background, c->clock)) return false;
     bool all = true;
-    if (c->held[last].state_slot == PREFIX_NONE && !c->held[last].state.loading)
+    if (!prefix_state_in_memory(&c->held[last]) && !c->held[last].state.loading)
         all = read_part(c, last, PREFIX_STATE);
     for (uint32_t id = last; all && id != PREFIX_NONE; id = prefix_block_at(c, id)->parent) {
         const prefix_holding *h = &c->held[id];
@@ -238,7 +240,7 @@ static void end_read(prefix_cache *c, const prefix_job *j) {
     }
     prefix_holding *h = &c->held[j->block];
     saved_of(c, j->block, part)->loading = false;
-    bool has = part == PREFIX_PAGE ? prefix_page_in_memory(h) : h->state_slot != PREFIX_NONE;
+    bool has = part == PREFIX_PAGE ? prefix_page_in_memory(h) : prefix_state_in_memory(h);
     if (j->failed || has) {
         ram_slots_give(slots, j->slot);
     } else if (part == PREFIX_PAGE) {
@@ -282,11 +284,8 @@ static bool take_page(prefix_cache *c, const prefix_file *f) {
     if (memcmp(&key, &f->key, sizeof key) != 0) return false;
     uint32_t id = prefix_index_add(c->index, parent, f->tokens);
     if (id == PREFIX_NONE) return false;
-    c->held[id] = (prefix_holding){.place = PREFIX_NONE,
-                                   .page_slot = PREFIX_NONE,
-                                   .state_slot = PREFIX_NONE,
-                                   .page = {.on_disk = true},
-                                   .page_background = f->background};
+    c->held[id] = prefix_empty_holding(f->background);
+    c->held[id].page.on_disk = true;
     return true;
 }
 

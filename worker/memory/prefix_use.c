@@ -5,8 +5,8 @@
 
 /* --- finding --- */
 
-/* The deepest block that has these tokens, of n_blocks at most; *usable: the deepest with a
- * snapshot in RAM and all pages before it in memory. */
+/* The deepest block that has these tokens, of n_blocks at most; *usable: the deepest whose
+ * snapshot and all pages before it are in memory. */
 static uint32_t walk(const prefix_cache *c, const int32_t *tokens, uint32_t n_blocks,
                      uint32_t *usable) {
     uint32_t at = PREFIX_NONE;
@@ -18,7 +18,7 @@ static uint32_t walk(const prefix_cache *c, const int32_t *tokens, uint32_t n_bl
         if (next == PREFIX_NONE) break;
         at = next;
         whole = whole && prefix_page_in_memory(&c->held[at]);
-        if (whole && c->held[at].state_slot != PREFIX_NONE) *usable = at;
+        if (whole && prefix_state_in_memory(&c->held[at])) *usable = at;
     }
     return at;
 }
@@ -89,8 +89,13 @@ uint32_t prefix_cache_begin(prefix_cache *c, const int32_t *tokens, uint32_t n_t
         }
         return 0;
     }
-    c->memory.state_load(c->memory.context, state,
-                         ram_slots_at(c->ram_states, c->held[last].state_slot));
+    const prefix_holding *h = &c->held[last];
+    if (h->state_place != PREFIX_NONE) {
+        c->memory.state_copy(c->memory.context, state, h->state_place);
+    } else {
+        c->memory.state_load(c->memory.context, state,
+                             ram_slots_at(c->ram_states, h->state_slot));
+    }
     c->hits++;
     c->hit_tokens += (uint64_t)n * PREFIX_BLOCK_TOKENS;
     return n * PREFIX_BLOCK_TOKENS;
@@ -102,13 +107,54 @@ static uint32_t add_block(prefix_cache *c, uint32_t parent, const int32_t *token
                           bool background) {
     uint32_t id = prefix_index_add(c->index, parent, tokens);
     if (id == PREFIX_NONE) return PREFIX_NONE;
-    c->held[id] = (prefix_holding){.place = PREFIX_NONE,
-                                   .page_slot = PREFIX_NONE,
-                                   .state_slot = PREFIX_NONE,
-                                   .page_background = background,
-                                   .state_background = background,
-                                   .page_used = c->clock};
+    c->held[id] = prefix_empty_holding(background);
+    c->held[id].page_used = c->clock;
     return id;
+}
+
+/* From a state of the model to RAM, at the cost of what is older; else it is forgotten. */
+static void move_state_out(prefix_cache *c, uint32_t id) {
+    prefix_holding *h = &c->held[id];
+    uint32_t serial = prefix_block_at(c, id)->serial, slot = PREFIX_NONE;
+    bool has_room =
+        h->state_slot != PREFIX_NONE || prefix_make_room(c, ram_slots_stride(c->ram_states),
+                                                         h->state_background, h->state_used);
+    if (!prefix_index_is(c->index, id, serial)) return;
+    if (has_room && h->state_slot == PREFIX_NONE && ram_slots_take(c->ram_states, &slot)) {
+        c->memory.state_save(c->memory.context, h->state_place,
+                             ram_slots_at(c->ram_states, slot));
+        h->state_slot = slot;
+        prefix_list_add(c, STATE_IN_RAM, id);
+    }
+    prefix_drop_state_place(c, id);
+    prefix_prune(c, id);
+}
+
+/* A state of the model for a new snapshot, if some are the cache's.  False: it goes to RAM. */
+static bool have_free_state(prefix_cache *c, bool background) {
+    while (c->n_free_states == 0) {
+        uint32_t id = c->lists[STATE_IN_PLACE][PREFIX_BACKGROUND].oldest;
+        if (id == PREFIX_NONE && !background)
+            id = c->lists[STATE_IN_PLACE][PREFIX_INTERACTIVE].oldest;
+        if (id == PREFIX_NONE || c->held[id].state_used >= c->clock) return false;
+        move_state_out(c, id);
+    }
+    return true;
+}
+
+static void take_snapshot(prefix_cache *c, uint32_t id, uint32_t state) {
+    prefix_holding *h = &c->held[id];
+    h->state_used = c->clock;
+    if (c->n_free_states > 0) {
+        h->state_place = c->free_states[--c->n_free_states];
+        c->memory.state_copy(c->memory.context, h->state_place, state);
+        prefix_list_add(c, STATE_IN_PLACE, id);
+        return;
+    }
+    bool taken = ram_slots_take(c->ram_states, &h->state_slot);
+    CHECK(taken);
+    c->memory.state_save(c->memory.context, state, ram_slots_at(c->ram_states, h->state_slot));
+    prefix_list_add(c, STATE_IN_RAM, id);
 }
 
 /* Blocks for all the tokens, each with its page in memory; the last one, or PREFIX_NONE. */
@@ -140,7 +186,8 @@ bool prefix_cache_keep(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens
         prefix_touch_state(c, usable, background);
         return true;
     }
-    if (!prefix_make_room(c, ram_slots_stride(c->ram_states), background, c->clock))
+    if (!have_free_state(c, background) &&
+        !prefix_make_room(c, ram_slots_stride(c->ram_states), background, c->clock))
         return false;
     while (prefix_index_n_free(c->index) < n) {
         if (!prefix_drop_oldest(c, background, c->clock)) return false;
@@ -148,15 +195,7 @@ bool prefix_cache_keep(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens
     last = add_path(c, tokens, n, background, pages);
     if (last == PREFIX_NONE) return false;
     prefix_touch_path(c, last, background);
-    prefix_holding *h = &c->held[last];
-    if (h->state_slot == PREFIX_NONE) {
-        bool taken = ram_slots_take(c->ram_states, &h->state_slot);
-        CHECK(taken);
-        h->state_used = c->clock;
-        prefix_list_add(c, STATE_IN_RAM, last);
-        c->memory.state_save(c->memory.context, state,
-                             ram_slots_at(c->ram_states, h->state_slot));
-    }
+    if (!prefix_state_in_memory(&c->held[last])) take_snapshot(c, last, state);
     prefix_touch_state(c, last, background);
     prefix_write_path(c, last, background);
     return true;
