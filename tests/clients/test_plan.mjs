@@ -1,14 +1,16 @@
-// test_plan.mjs - `siliceo-worker plan` of the 35B shape on the rtx2070 profile: what long contexts
-// take, to the byte, and what does not fit.  The file is a header over a hole, so nothing is read.
+// test_plan.mjs - `siliceo-worker plan` of the 35B shape on the rtx2070 profile, and of the dense 9B shape
+// in as much VRAM: what long contexts take, to the byte, and what does not fit.  The files are
+// headers over holes, so nothing is read.
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { finish, program, temporaryFolder, test } from './fleet.mjs';
 
-const model = join(temporaryFolder(), '35b-a3b.gguf');
+const folder = temporaryFolder(), model = join(folder, '35b-a3b.gguf'), dense = join(folder, '9b.gguf');
 const cardMib = 7782; // of the profile
 const pageBytes = { f16: 64 * 20480, q8: 64 * 10880, q4: 64 * 6400 }; // 10 layers, 2 heads of 256, keys and values
-execFileSync(program('make_model'), ['--params', '{"preset":"35b-a3b"}', '--out', model, '--values', 'no']);
+for (const [preset, path] of [['35b-a3b', model], ['9b', dense]])
+    execFileSync(program('make_model'), ['--params', JSON.stringify({ preset }), '--out', path, '--values', 'no']);
 
 function plan(kv, ctx, ...more) {
     return spawnSync(program('siliceo-worker'), ['plan', '--model', model, '--profile', 'rtx2070', '--ram-mib', '32768', '--ctx', ctx, '--kv', kv, ...more]
@@ -36,6 +38,15 @@ for (const [kv, ctx] of [['f16', 16384], ['q8', 32768], ['q4', 32768], ['q4', 65
         assert.ok(sum <= cardMib);
     });
 }
+await test('the 9B is resident with 32768 tokens of q8', () => {
+    const { status, stdout, stderr } = spawnSync(program('siliceo-worker'), ['plan', '--model', dense, '--backend', 'cuda', '--vram-mib', cardMib, '--ram-mib', 16384,
+        '--sequences', 1, '--ctx', 32768, '--kv', 'q8'].map(String), { encoding: 'utf8' });
+    assert.equal(status, 0, stderr);
+    console.log(stdout);
+    assert.match(stdout, /head and 32 layers/);
+    assert.equal(mib(stdout, 'KV pages', 'vram'), 8 * 4 * 256 * 2 * 34 / 32 * 32768 / 2 ** 20);
+    assert.ok(mib(stdout, 'needed of VRAM') <= cardMib);
+});
 await test('what does not fit is refused with both sizes, and fits with the slots left open', () => {
     const { status, stderr } = plan('q8', 131072);
     assert.equal(status, 1);
