@@ -1,7 +1,7 @@
 // test_coordinator.mjs - a real coordinator with fake workers: what the API promises, and to whom.
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readlinkSync, writeFileSync } from 'node:fs';
 import { finish, program, start, startCoordinator, temporaryFolder, test } from '../clients/fleet.mjs';
 import { ask, body, content, events, http, net, open, raw, Rig, stop, until } from './rig.mjs';
 
@@ -223,6 +223,25 @@ import { ask, body, content, events, http, net, open, raw, Rig, stop, until } fr
     });
     await rig.close();
 }
+
+await test('connections beyond the limit wait; silent ones give way at their deadline, and what runs goes on', async () => {
+    const rig = await Rig.open(['--http-max-connections', '24', '--http-header-s', '0.5'], [['amber', '--decode', '50']]);
+    const o = open(rig, body({ stream: true, max_tokens: 150 }));
+    await until(() => o.text.includes('"t2 "'), 'tokens');
+    const descriptors = () => readdirSync(`/proc/${rig.coordinator.child.pid}/fd`).filter((fd) => { try { return readlinkSync(`/proc/${rig.coordinator.child.pid}/fd/${fd}`).startsWith('socket:'); } catch { return false; } }).length;
+    const before = descriptors(); // with the one that streams
+    let n_ended = 0;
+    const idle = Array.from({ length: 60 }, () => net.connect(rig.port, rig.host).on('error', () => {}).on('close', () => { n_ended++; }));
+    let most = 0;
+    await until(() => { most = Math.max(most, descriptors()); return n_ended === 60; }, 'all of them had their time', 20000);
+    assert.ok(most <= before + 24, `${most} sockets after ${before}`);
+    assert.equal((await ask(rig.url, body({ max_tokens: 1 }))).status, 200);
+    await until(() => o.text.includes('[DONE]'), 'the stream ends well');
+    o.socket.destroy();
+    for (const s of idle) s.destroy();
+    await rig.idle();
+    await rig.close();
+});
 
 // ---------------------------------------------------------------- command lines
 await test('a port in use is one clear line and exit 1', async () => {
