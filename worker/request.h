@@ -75,7 +75,7 @@ typedef struct request {
     uint64_t id;
     uint64_t epoch;
     job job;
-    json_grammar *grammar; /* NULL: free text */
+    json_grammar *grammar;      /* NULL: free text */
     json_grammar *call_grammar; /* of a forced call; NULL: calls are free */
     int32_t call_open;          /* the token that opens a call; -1: there is none */
     choice *choices;

@@ -396,22 +396,22 @@ static void models_share_the_card_in_turn(void **state) {
     enum { STEPS = 3 };
     const model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 0, 4);
     float *alone = NULL, *beside = NULL;
-    run r[2];
-    for (int i = 0; i < 2; i++)
-        run_open(&r[i], "deploy/models/draft.gguf", &p);
-    alone = new_logits(&r[0], STEPS);
-    beside = new_logits(&r[1], STEPS);
+    run first, second;
+    run_open(&first, "deploy/models/draft.gguf", &p);
+    run_open(&second, "deploy/models/draft.gguf", &p);
+    alone = new_logits(&first, STEPS);
+    beside = new_logits(&second, STEPS);
     for (uint32_t at = 0; at < STEPS; at++) {
-        size_t n = at * r[0].config->n_vocab;
-        run_tokens(&r[0], 0, at, ids + at, 1, 1, alone + n);
-        if (at == STEPS - 1) run_close(&r[0]);
-        run_tokens(&r[1], 0, at, ids + at, 1, 1, beside + n);
+        size_t n = at * first.config->n_vocab;
+        run_tokens(&first, 0, at, ids + at, 1, 1, alone + n);
+        if (at == STEPS - 1) run_close(&first);
+        run_tokens(&second, 0, at, ids + at, 1, 1, beside + n);
     }
-    assert_memory_equal(alone, beside, STEPS * r[1].config->n_vocab * sizeof(float));
-    model_state_clear(r[1].m, 0);
-    run_tokens(&r[1], 0, 0, ids, 1, 1, beside);
-    assert_memory_equal(alone, beside, r[1].config->n_vocab * sizeof(float));
-    run_close(&r[1]);
+    assert_memory_equal(alone, beside, STEPS * second.config->n_vocab * sizeof(float));
+    model_state_clear(second.m, 0);
+    run_tokens(&second, 0, 0, ids, 1, 1, beside);
+    assert_memory_equal(alone, beside, second.config->n_vocab * sizeof(float));
+    run_close(&second);
     free(alone);
     free(beside);
 }

@@ -76,11 +76,11 @@ typedef struct model_segment {
     uint32_t position; /* of tokens[0] in the sequence */
     uint32_t n_tokens;
     uint32_t n_outputs; /* logits wanted for the last n_outputs tokens */
+    uint32_t trace;     /* where traces choose the experts: which of them */
+    uint32_t n_hidden;  /* of the last so many tokens the row after the final norm is wanted */
     const int32_t *tokens;
-    uint32_t trace;        /* where traces choose the experts: which of them */
     const uint32_t *pages; /* page of positions [64 i, 64 i + 63]; covers position + n_tokens */
-    uint32_t n_hidden; /* of the last so many tokens the row after the final norm is wanted */
-    float *hidden;     /* gets [n_hidden][n_embd]; costs no product with the head */
+    float *hidden;         /* gets [n_hidden][n_embd]; costs no product with the head */
     /* NULL: a piece, and `state` becomes the state after its last token.  Else [n_tokens]
      * different states: where the one after each token goes.  `state` is left as it is unless
      * it is among them; nobody else of the step may have any of them. */
