@@ -7,6 +7,8 @@
 
 /* What the engine puts behind a deliberation that it closes: the tag, a blank line. */
 enum { CLOSING_TOKENS = 2 };
+/* What is left for a call: more than any way to its end, less than where there is none. */
+enum { NO_END = JSON_GRAMMAR_NEVER };
 
 /* Tools that no grammar can follow are called as the model likes. */
 static status compile_calls(request *r, request_fault *fault) {
@@ -96,7 +98,7 @@ static bool may_call(const choice *c) {
 }
 
 bool request_format_allows(choice *c, int32_t id) {
-    if (c->in_call) return answer_format_allows(c->call_format, id, UINT32_MAX);
+    if (c->in_call) return answer_format_allows(c->call_format, id, NO_END);
     begin(c);
     const request *r = c->timeline.owner;
     return (id == r->call_open && may_call(c)) ||
@@ -105,7 +107,7 @@ bool request_format_allows(choice *c, int32_t id) {
 
 void request_format_mask(choice *c, float *logits, uint32_t n_vocab) {
     if (c->in_call) {
-        answer_format_mask(c->call_format, logits, n_vocab, UINT32_MAX);
+        answer_format_mask(c->call_format, logits, n_vocab, NO_END);
         return;
     }
     begin(c);
