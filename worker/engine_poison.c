@@ -29,7 +29,7 @@ status engine_poison_begin(engine *e, error *err) {
     memset(e->poison, 0xFF, n); /* NaN as float, as half and as the scale of a block */
     for (uint32_t i = 0; i < e->plan.n_pages; i++)
         poison_page(e, i);
-    for (uint32_t i = 0; i < e->plan.n_states; i++)
+    for (uint32_t i = 0; i < e->plan.n_states + e->plan.n_snapshots; i++)
         model_state_load(e->model, i, e->poison);
     kv_pages_watch(e->pages, poison_page, e);
     return STATUS_OK;

@@ -139,6 +139,7 @@ static void what_is_free_is_never_read(void **state) {
         params.park_mib = parks ? 6 : 0;
         params.prefix_ram_mib = parks ? 0 : 8;
         params.prefix_every_tokens = 64;
+        params.prefix_states = parks ? 0 : 2;
         params.n_slots = 64; /* of 256 */
         open_narrow(&busy, &params);
         assert_all_poisoned(busy.e);
