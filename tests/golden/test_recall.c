@@ -6,7 +6,8 @@
  *
  * What the demo model learnt: it was trained with notes of up to 280 sentences, some 2,000
  * tokens, and recalls beyond.  With half floats 11 of 12 codes were right at 1,098 tokens, 12 of
- * 12 at 4,196 and 12 of 12 at 8,307; Q8 pages gave the same.  The notes here are the first of those.
+ * 12 at 4,196 and 12 of 12 at 8,307; Q8 and Q4 pages gave the same.  The notes here are the
+ * first of those.
  */
 #include <setjmp.h>
 #include <stdarg.h>
