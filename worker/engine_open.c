@@ -295,7 +295,6 @@ void engine_close(engine *e) {
         if (!r->over) engine_end_request(e, r, &closing);
     }
     engine_sweep(e);
-    free(e->poison);
     free(e->masked);
     free(e->best);
     free(e->fork_row);
@@ -312,6 +311,7 @@ void engine_close(engine *e) {
     parked_store_free(e->parked);
     prefix_cache_close(e->prefixes);
     kv_pages_free(e->pages);
+    free(e->poison); /* pages given back until here are filled with it */
     token_trie_free(e->trie);
     tokenizer_close(e->vocab);
     model_close(e->model);

@@ -158,6 +158,7 @@ static void open_cached(engine_run *r, uint32_t n_context, uint32_t n_sequences,
     params.n_sequences = n_sequences;
     params.prefix_ram_mib = ram_mib;
     params.prefix_states = n_sequences / 2; /* in place, in RAM, or both */
+    params.poison = true;
     run_open(r, &params);
 }
 

@@ -30,6 +30,7 @@ struct prefix_disk {
     prefix_job *first_done, **last_done;
     uint64_t queued_bytes;
     bool stop;
+    bool complained; /* the thread's: of a file that could not be written */
 };
 
 /* --- jobs --- */
@@ -71,7 +72,7 @@ static bool read_all(int fd, void *bytes, size_t n) {
     return true;
 }
 
-static bool write_file(const prefix_disk *d, prefix_job *j) {
+static bool write_beside(const prefix_disk *d, prefix_job *j) {
     unsigned char header[PREFIX_FILE_HEADER];
     char name[PREFIX_FILE_NAME], beside[PREFIX_FILE_NAME + 8];
     j->file.bytes_hash = prefix_file_hash(j->bytes, (size_t)j->file.n_bytes);
@@ -84,7 +85,20 @@ static bool write_file(const prefix_disk *d, prefix_job *j) {
                  write_all(fd, j->bytes, (size_t)j->file.n_bytes);
     whole = close(fd) == 0 && whole;
     if (whole && renameat(d->folder, beside, d->folder, name) == 0) return true;
+    int cause = errno;
     (void)unlinkat(d->folder, beside, 0);
+    errno = cause;
+    return false;
+}
+
+static bool write_file(prefix_disk *d, prefix_job *j) {
+    if (write_beside(d, j)) {
+        d->complained = false;
+        return true;
+    }
+    if (!d->complained)
+        log_warn("prefix-not-written", "folder=%s error=%d", d->params.folder, errno);
+    d->complained = true;
     return false;
 }
 

@@ -26,7 +26,7 @@ typedef struct prefix_job {
 } prefix_job;
 
 typedef struct prefix_disk_params {
-    const char *folder;
+    const char *folder; /* must outlive the disk */
     const char *identity;
     size_t page_bytes, state_bytes;
 } prefix_disk_params;
