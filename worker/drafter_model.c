@@ -149,7 +149,7 @@ static void take_guesses(model_drafter *d, size_t n) {
     const model_best *best = d->best;
     for (size_t i = 0; i < n; i++) {
         drafter_ask *ask = d->in_step[i]->ask;
-        if (d->segments[i].n_outputs == 0) continue;
+        if (d->segments[i].n_outputs == 0 || ask == NULL) continue;
         int32_t id = (best++)->id;
         if (id >= 0) ask->guesses[ask->n_guesses++] = id;
         if (id < 0 || ask->n_guesses == ask->depth) d->in_step[i]->ask = NULL;

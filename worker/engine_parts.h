@@ -99,6 +99,9 @@ void engine_note_held(engine *e, request *r);
 /* What guesses need of the plan; and their drafters. */
 status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err);
 status engine_open_guesses(engine *e, error *err);
+/* The clock of what steps cost: a CPU step is computed by this thread and its pool together,
+ * and a busy machine is no reason to guess less; a GPU is waited for. */
+uint64_t engine_cost_ns(const engine *e);
 /* Before a step is planned: guesses behind everyone that decodes. */
 void engine_guess(engine *e);
 /* The rows of a piece that stay are shown to who wants them. */

@@ -10,7 +10,7 @@
 enum {
     USUAL_DEPTH = 8,
     SHARE_OF_RAM = 32,
-    MEASURE_ROUNDS = 5,
+    MEASURE_ROUNDS = 8,
     MEASURE_MS = 250,
     BLOCK_ROWS = 256
 };
@@ -106,6 +106,10 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
                                      err);
 }
 
+uint64_t engine_cost_ns(const engine *e) {
+    return e->params.backend == BACKEND_CPU ? clock_thread_ns() : clock_monotonic_ns();
+}
+
 /* What rows cost beside each other.  Nobody owns a page or a state now. */
 static status measure_rows(engine *e, error *err) {
     uint64_t begun_ns = clock_monotonic_ns();
@@ -116,8 +120,8 @@ static status measure_rows(engine *e, error *err) {
     model_state_clear(e->model, 0);
     for (int round = 0; round < MEASURE_ROUNDS; round++) {
         for (uint32_t rows = 1; rows <= most; rows++) {
-            uint64_t now_ns = clock_monotonic_ns();
-            if (round > 0 && now_ns - begun_ns > (uint64_t)MEASURE_MS * 1000000u)
+            uint64_t now_ns = engine_cost_ns(e), wall_ns = clock_monotonic_ns();
+            if (round > 0 && wall_ns - begun_ns > (uint64_t)MEASURE_MS * 1000000u)
                 return STATUS_OK;
             const model_segment s = {.tokens = tokens,
                                      .n_tokens = rows,
@@ -128,7 +132,7 @@ static status measure_rows(engine *e, error *err) {
                             ? model_step_best(e->model, &s, 1, e->context.n_vocab, e->best, err)
                             : model_step(e->model, &s, 1, e->logits, err);
             if (rc != STATUS_OK) return rc;
-            speculate_note_step(e->guesses, rows, clock_monotonic_ns() - now_ns);
+            speculate_note_step(e->guesses, rows, engine_cost_ns(e) - now_ns);
         }
     }
     return STATUS_OK;

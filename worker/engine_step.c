@@ -128,12 +128,12 @@ static bool bests_will_do(const engine *e, size_t n) {
 /* Run the step.  e->has_logits: of the rows that want them they are in e->logits, else what is
  * best of each is in e->best. */
 static status run_model(engine *e, size_t n, error *err) {
-    uint64_t begun_ns = clock_monotonic_ns();
+    uint64_t begun_ns = engine_cost_ns(e);
     e->has_logits = !wants_best_alone(e, n);
     status rc = e->has_logits ? model_step(e->model, e->segments, n, e->logits, err)
                               : model_step_best(e->model, e->segments, n, e->context.n_vocab,
                                                 e->best, err);
-    e->model_ns = clock_monotonic_ns() - begun_ns;
+    e->model_ns = engine_cost_ns(e) - begun_ns;
     if (rc != STATUS_OK || e->has_logits || bests_will_do(e, n)) return rc;
     e->has_logits = true;
     return model_read_logits(e->model, e->logits, err);

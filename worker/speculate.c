@@ -11,17 +11,17 @@ static const double ALLOWED_LOSS = 3;     /* tokens, and */
 static const double ALLOWED_SHARE = 0.02; /* of all that it gave */
 static const double MOST_CREDIT = 8;      /* tokens won before that may be lost again */
 static const double RATE = 0.15;          /* of a new observation in a share */
-static const double AGEING = 1.01;        /* a step, of the least that it took */
-static const double GUESSED_SLOPE =
-    0.3;                          /* of a row, in rows' mean cost, where nothing is known */
-static const double WORTH = 1.02; /* gain below which no guess is run */
+static const double MOST_OUTLIER = 2;     /* means, of a step or guess that was held up */
+static const double GUESSED_SLOPE = 0.3;  /* a row more, in rows, where nothing is known */
+static const double WORTH = 1.06;         /* gain below which no guess is run */
 enum {
     OFF_TOKENS = 64,
     MAX_OFF_SHIFT = 5,
-
+    PLAIN_EVERY = 32, /* steps; one without guesses, to know what that costs now */
     MAX_ROWS = 256,
     ENOUGH = 3,
-    MEASURED = 5
+    MEASURED = 5,
+    MEAN_OF = 12
 };
 
 typedef struct track_kind {
@@ -53,10 +53,9 @@ typedef struct plan_entry {
     double next;      /* chance that one more after `trial` comes true, and all before it */
 } plan_entry;
 
-/* What steps of so many rows took at best lately.  A busy machine only ever adds to that, so
- * the least is what rows cost; it grows by AGEING a step. */
+/* What steps of so many rows take in the mean. */
 typedef struct step_costs {
-    double least_ns[MAX_ROWS + 1];
+    double mean_ns[MAX_ROWS + 1];
     uint32_t n_seen[MAX_ROWS + 1];
     double ns[MAX_ROWS + 1]; /* filled in between, see learn() */
     bool known;
@@ -70,6 +69,7 @@ struct speculate {
     track *tracks;                  /* [n_places] */
     double share[CLASSES];          /* of all sequences, where a new one begins */
     double guess_ns[DRAFTER_KINDS]; /* of one guess */
+    uint32_t n_guessed[DRAFTER_KINDS];
     step_costs cost;
     double row_ns; /* what a row of a guess adds to the step under way */
     /* Of the step under way, [n_places] each; guesses [n_places][cap_depth]. */
@@ -77,7 +77,8 @@ struct speculate {
     drafter_ask *asks;
     int32_t *guesses;
     uint32_t cap_depth;
-    double token_ns; /* what a token takes without guesses */
+    double token_ns;     /* what a token takes without guesses */
+    uint32_t n_guessing; /* steps with guesses since the last without */
     speculate_stats stats;
 };
 
@@ -120,10 +121,10 @@ void speculate_free(speculate *s) {
     free(s);
 }
 
-/* As with steps, the least is what it costs. */
-static void note_guess(double *known, double ns) {
-    *known *= AGEING;
-    if (*known == 0 || ns < *known) *known = ns;
+/* The mean of the first few, then one that forgets.  What was held up says little. */
+static void add_to_mean(double *mean, uint32_t n_seen, double now) {
+    if (n_seen >= ENOUGH && now > MOST_OUTLIER * *mean) now = MOST_OUTLIER * *mean;
+    *mean += (now - *mean) / (n_seen < MEAN_OF ? n_seen + 1 : MEAN_OF);
 }
 
 static drafter_kind second_kind(const speculate *s) {
@@ -140,12 +141,12 @@ status speculate_measure(speculate *s, error *err) {
                            .n_tokens = 2,
                            .depth = s->depth,
                            .guesses = s->guesses};
-        uint64_t begun_ns = clock_monotonic_ns();
+        uint64_t begun_ns = clock_thread_ns();
         status rc = d->ops->guess(d, &ask, 1, err);
         if (rc != STATUS_OK) return rc;
         if (ask.n_read > 0)
-            note_guess(&s->guess_ns[kind],
-                       (double)(clock_monotonic_ns() - begun_ns) / ask.n_read);
+            add_to_mean(&s->guess_ns[kind], s->n_guessed[kind]++,
+                        (double)(clock_thread_ns() - begun_ns) / ask.n_read);
     }
     return STATUS_OK;
 }
@@ -161,15 +162,13 @@ void speculate_fix_depth(speculate *s, uint32_t depth) {
 void speculate_note_step(speculate *s, uint32_t n_rows, uint64_t took_ns) {
     step_costs *c = &s->cost;
     if (n_rows == 0 || n_rows > MAX_ROWS) return;
-    double *least = &c->least_ns[n_rows], now = (double)took_ns;
-    *least *= AGEING;
-    if (c->n_seen[n_rows]++ == 0 || now < *least) *least = now;
+    add_to_mean(&c->mean_ns[n_rows], c->n_seen[n_rows]++, (double)took_ns);
 }
 
 static double mean_slope(const step_costs *c, uint32_t first, uint32_t last) {
-    double each = c->least_ns[first] / first;
+    double each = c->mean_ns[first] / first;
     if (first == last) return GUESSED_SLOPE * each;
-    double slope = (c->least_ns[last] - c->least_ns[first]) / (last - first);
+    double slope = (c->mean_ns[last] - c->mean_ns[first]) / (last - first);
     if (slope < 0.02 * each) return 0.02 * each;
     return slope < each ? slope : each;
 }
@@ -183,18 +182,18 @@ static void learn(step_costs *c) {
         if (first == 0) first = r;
         for (uint32_t i = last + 1; i < r && last > 0; i++) {
             double part = (double)(i - last) / (r - last);
-            c->ns[i] = c->least_ns[last] + part * (c->least_ns[r] - c->least_ns[last]);
+            c->ns[i] = c->mean_ns[last] + part * (c->mean_ns[r] - c->mean_ns[last]);
         }
-        c->ns[r] = c->least_ns[r];
+        c->ns[r] = c->mean_ns[r];
         last = r;
     }
     c->known = first > 0;
     if (!c->known) return;
     double slope = mean_slope(c, first, last);
     for (uint32_t r = 1; r < first; r++)
-        c->ns[r] = c->least_ns[first] - slope * (first - r);
+        c->ns[r] = c->mean_ns[first] - slope * (first - r);
     for (uint32_t r = last + 1; r <= MAX_ROWS; r++)
-        c->ns[r] = c->least_ns[last] + slope * (r - last);
+        c->ns[r] = c->mean_ns[last] + slope * (r - last);
     for (uint32_t r = MAX_ROWS - 1; r > 0; r--)
         if (c->ns[r] > c->ns[r + 1]) c->ns[r] = c->ns[r + 1];
     for (uint32_t r = 2; r <= MAX_ROWS; r++)
@@ -268,9 +267,9 @@ static status look_up(speculate *s, size_t n, error *err) {
         s->asks[n_asks++] = ask_for(e, e->most);
     }
     if (n_asks == 0) return STATUS_OK;
-    uint64_t begun_ns = clock_monotonic_ns();
+    uint64_t begun_ns = clock_thread_ns();
     status rc = d->ops->guess(d, s->asks, n_asks, err);
-    s->stats.draft_ns[DRAFTER_LOOKUP] += clock_monotonic_ns() - begun_ns;
+    s->stats.draft_ns[DRAFTER_LOOKUP] += clock_thread_ns() - begun_ns;
     return rc;
 }
 
@@ -351,7 +350,7 @@ static void charge(speculate *s, track *t, drafter_kind kind, double ns) {
     if (s->token_ns > 0) t->kinds[kind].balance -= ns / s->token_ns;
 }
 
-/* The draft or the block guesses where it was chosen. */
+/* The draft or the block guesses where it was chosen; they compute on this thread, mostly. */
 static status draft(speculate *s, size_t n, error *err) {
     drafter_kind kind = second_kind(s);
     drafter *d = s->drafters[kind];
@@ -361,15 +360,15 @@ static status draft(speculate *s, size_t n, error *err) {
         if (e->track->kind == kind && e->depth > 0) s->asks[n_asks++] = ask_for(e, e->depth);
     }
     if (n_asks == 0) return STATUS_OK;
-    uint64_t begun_ns = clock_monotonic_ns();
+    uint64_t begun_ns = clock_thread_ns();
     status rc = d->ops->guess(d, s->asks, n_asks, err);
-    double ns = (double)(clock_monotonic_ns() - begun_ns), n_read = 0, n_guesses = 0;
+    double ns = (double)(clock_thread_ns() - begun_ns), n_read = 0, n_guesses = 0;
     s->stats.draft_ns[kind] += (uint64_t)ns;
     for (size_t i = 0; i < n_asks; i++) {
         n_read += s->asks[i].n_read + s->asks[i].n_read_prompt;
         n_guesses += s->asks[i].n_guesses;
     }
-    if (n_guesses > 0) note_guess(&s->guess_ns[kind], ns / n_read);
+    if (n_guesses > 0) add_to_mean(&s->guess_ns[kind], s->n_guessed[kind]++, ns / n_read);
     const drafter_ask *ask = s->asks;
     for (size_t i = 0; i < n && n_read > 0; i++) {
         plan_entry *e = &s->entries[i];
@@ -400,6 +399,9 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
     choose_kinds(s, n);
     choose_depths(s, n);
     choose_trials(s, n);
+    bool plain = !s->fixed && s->n_guessing >= PLAIN_EVERY;
+    for (size_t i = 0; plain && i < n; i++)
+        s->entries[i].depth = 0;
     rc = draft(s, n, err);
     if (rc != STATUS_OK) return rc;
     size_t rows = n;
@@ -409,6 +411,7 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
         memcpy(who[i]->tokens + who[i]->n_tokens, e->guesses, e->depth * sizeof *e->guesses);
         who[i]->n_drafted = e->depth;
     }
+    s->n_guessing = rows > n ? s->n_guessing + 1 : 0;
     if (rows > n) s->row_ns = (step_ns(s, rows) - step_ns(s, n)) / (double)(rows - n);
     return STATUS_OK;
 }

@@ -2,6 +2,9 @@
  * without, step by step in turn in one process, so that a busy machine slows both alike.
  *
  *     bench_speculate MODEL DRAFT THREADS REPEATS
+ *     bench_speculate MODEL                        only what rows cost
+ *
+ * What rows verified together cost: the least time of a step of each number of them, one thread.
  *
  * One JSON a line for each text and kind of guesses: share of guesses that came true, tokens a
  * step, the medians of both rates over the repeats and of their quotient.  Time is that from
@@ -84,7 +87,7 @@ static void take_error(void *context, const wire_error *e) {
 }
 
 static int open_side(side *out, const char *path, const char *draft, uint32_t n_threads,
-                     speculate_wish wish) {
+                     speculate_wish wish, uint32_t fixed) {
     error err = {0};
     const engine_params params = {.model_path = path,
                                   .backend = BACKEND_CPU,
@@ -98,7 +101,9 @@ static int open_side(side *out, const char *path, const char *draft, uint32_t n_
                                   .inserts_per_layer = 4,
                                   .seed = 1,
                                   .speculate = wish,
-                                  .draft_path = draft};
+                                  .draft_path = draft,
+                                  .draft_tokens = fixed,
+                                  .fixed_depth = fixed > 0};
     const engine_sink sink = {out, take_tokens, take_done, take_error};
     if (engine_open(&out->e, &params, &sink, &err) == STATUS_OK) return 0;
     (void)fprintf(stderr, "bench_speculate: %s\n", err.text);
@@ -170,13 +175,13 @@ static void read_guesses(const side *s, speculate_stats *out, uint64_t *steps) {
 
 static int compare(side *plain, side *guessing, const text_case *c, const char *name,
                    int repeats, bool by_cpu) {
-    double off[MAX_REPEATS], on[MAX_REPEATS], ratio[MAX_REPEATS];
+    double off[MAX_REPEATS] = {0}, on[MAX_REPEATS] = {0}, ratio[MAX_REPEATS] = {0};
     speculate_stats before, after;
     uint64_t steps_before = 0, steps_after = 0, drafted = 0, accepted = 0, draft_ns = 0;
     size_t n_tokens = 0;
     read_guesses(guessing, &before, &steps_before);
     for (int i = 0; i < repeats; i++) {
-        run_case(plain, guessing, c, by_cpu);
+        run_case(i % 2 == 0 ? plain : guessing, i % 2 == 0 ? guessing : plain, c, by_cpu);
         off[i] = rate_of(&plain->now);
         on[i] = rate_of(&guessing->now);
         if (off[i] <= 0 || on[i] <= 0) return -1;
@@ -207,12 +212,67 @@ static int compare(side *plain, side *guessing, const text_case *c, const char *
     return 0;
 }
 
+/* Of each number of rows the least time of a step that verifies them. */
+static int rows_cost(const char *path) {
+    enum { MOST = 9, ROUNDS = 25, PROMPT = 256 };
+    gguf_file *file = NULL;
+    model *m = NULL;
+    error err = {0};
+    const model_params p = {.backend = BACKEND_CPU,
+                            .n_threads = 1,
+                            .kv = KV_F16,
+                            .n_pages = 8,
+                            .n_states = 1 + MOST,
+                            .max_rows = PROMPT,
+                            .max_outputs = MOST,
+                            .inserts_per_layer = 4};
+    static const uint32_t pages[] = {0, 1, 2, 3, 4, 5, 6, 7},
+                          after[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    int32_t ids[PROMPT + MOST + ROUNDS];
+    double least[1 + MOST] = {0};
+    status rc = gguf_open(&file, path, &err);
+    if (rc == STATUS_OK) rc = model_open(&m, file, &p, &err);
+    uint32_t n_vocab = rc == STATUS_OK ? model_configuration(m)->n_vocab : 1;
+    float *logits = calloc((size_t)MOST * n_vocab, sizeof *logits);
+    for (uint32_t i = 0; i < sizeof ids / sizeof ids[0]; i++)
+        ids[i] = (int32_t)(i * 7919u % n_vocab);
+    model_segment s = {.tokens = ids, .n_tokens = PROMPT, .pages = pages};
+    if (rc == STATUS_OK) model_state_clear(m, 0);
+    if (rc == STATUS_OK) rc = model_step(m, &s, 1, logits, &err);
+    for (uint32_t i = 0; i < ROUNDS * MOST && rc == STATUS_OK; i++) {
+        uint32_t n = 1 + i % MOST;
+        s = (model_segment){.position = PROMPT,
+                            .tokens = ids + PROMPT + i / MOST,
+                            .n_tokens = n,
+                            .n_outputs = n,
+                            .pages = pages,
+                            .states_after = after};
+        uint64_t begun = now_ns(true);
+        rc = model_step(m, &s, 1, logits, &err);
+        double ms = (double)(now_ns(true) - begun) / 1e6;
+        if (least[n] == 0 || ms < least[n]) least[n] = ms;
+    }
+    for (uint32_t n = 1; n <= MOST && rc == STATUS_OK; n++)
+        (void)printf("{\"rows\":%u,\"ms\":%.3f,\"cost\":%.3f}\n", n, least[n],
+                     least[n] / least[1]);
+    if (rc != STATUS_OK) (void)fprintf(stderr, "bench_speculate: %s\n", err.text);
+    free(logits);
+    model_close(m);
+    gguf_close(file);
+    return rc == STATUS_OK ? 0 : 1;
+}
+
 int main(int argc, char *argv[]) {
     static const struct {
         const char *name;
         speculate_wish wish;
-    } kinds[] = {
-        {"lookup", SPECULATE_LOOKUP}, {"draft", SPECULATE_DRAFT}, {"auto", SPECULATE_AUTO}};
+        uint32_t fixed;
+    } kinds[] = {{"lookup", SPECULATE_LOOKUP, 0},
+                 {"draft", SPECULATE_DRAFT, 0},
+                 {"auto", SPECULATE_AUTO, 0},
+                 {"lookup always 4", SPECULATE_LOOKUP, 4},
+                 {"draft always 4", SPECULATE_DRAFT, 4}};
+    if (argc == 2) return rows_cost(argv[1]);
     if (argc != 5) {
         (void)fprintf(stderr, "usage: bench_speculate MODEL DRAFT THREADS REPEATS\n");
         return 2;
@@ -220,10 +280,14 @@ int main(int argc, char *argv[]) {
     uint32_t n_threads = (uint32_t)strtoul(argv[3], NULL, 10);
     int repeats = (int)strtoul(argv[4], NULL, 10), rc = 0;
     if (repeats < 1 || repeats > MAX_REPEATS) repeats = 5;
-    side *plain = calloc(2, sizeof *plain), *guessing = plain + 1;
-    if (plain == NULL || open_side(plain, argv[1], NULL, n_threads, SPECULATE_OFF) != 0) rc = 1;
+    side *plain = calloc(1, sizeof *plain), *guessing = calloc(1, sizeof *guessing);
+    if (plain == NULL || guessing == NULL ||
+        open_side(plain, argv[1], NULL, n_threads, SPECULATE_OFF, 0) != 0)
+        rc = 1;
     for (size_t k = 0; rc == 0 && k < sizeof kinds / sizeof kinds[0]; k++) {
-        if (open_side(guessing, argv[1], argv[2], n_threads, kinds[k].wish) != 0) rc = 1;
+        if (open_side(guessing, argv[1], argv[2], n_threads, kinds[k].wish, kinds[k].fixed) !=
+            0)
+            rc = 1;
         for (int i = 0; rc == 0 && i < N_CASES; i++)
             if (compare(plain, guessing, &cases[i], kinds[k].name, repeats, n_threads == 1) !=
                 0)
@@ -231,6 +295,7 @@ int main(int argc, char *argv[]) {
         engine_close(guessing->e);
     }
     if (plain != NULL) engine_close(plain->e);
+    free(guessing);
     free(plain);
     return rc;
 }

@@ -1,0 +1,41 @@
+// speculate.mjs - what guesses bring: shares that come true, tokens a step and speed-up by kind of
+// text and of guesses, what verified rows cost, and what a guess of an MTP block costs.
+//
+//     node tests/benchmark/speculate.mjs [--repeats 5] [--build build]
+//
+// demo.gguf with draft.gguf on one thread, whose own time is counted, each answer with and without
+// guesses step by step in turn (bench_speculate.c); and a generated file of the 35B shape with 4
+// layers and a block, whose routing is random, so that rows share fewer experts than a text's.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { record, root } from './record.mjs';
+
+const argument = (name, fallback) => {
+    const at = process.argv.indexOf('--' + name);
+    return at > 0 ? process.argv[at + 1] : fallback;
+};
+const repeats = +argument('repeats', 5), build = argument('build', 'build');
+process.chdir(root);
+const run = (program, ...args) => execFileSync(`${build}/${program}`, args.map(String), { encoding: 'utf8', maxBuffer: 1 << 24, stdio: ['ignore', 'pipe', 'inherit'] });
+const lines = (...args) => run('tests/benchmark/bench_speculate', ...args).trim().split('\n').map((line) => JSON.parse(line));
+const rows = (file, name) => Object.fromEntries(lines(file).map((l) => [`${name}_rows_${l.rows}_cost`, l.cost]));
+
+const demo = 'deploy/models/demo.gguf', figures = rows(demo, 'demo'), texts = lines(demo, 'deploy/models/draft.gguf', 1, repeats);
+for (const t of texts) {
+    const name = `${t.text}_${t.guesses.replaceAll(' ', '_')}`;
+    figures[`${name}_speed_up`] = t.speed_up;
+    figures[`${name}_tokens_per_step`] = t.tokens_per_step;
+    if (t.drafted > 0) figures[`${name}_accepted_share`] = t.accepted_share;
+}
+const folder = mkdtempSync(`${tmpdir()}/siliceo-speculate-`), large = `${folder}/model.gguf`;
+try {
+    run('make_model', '--params', '{"preset":"35b-a3b:4","mtp":true}', '--out', large);
+    Object.assign(figures, rows(large, '35b4'));
+    const bench = JSON.parse(run('siliceo-worker', 'bench', '--model', large, '--backend', 'cpu', '--threads', 1, '--prompt', 64, '--decode', 96, '--speculate', 'mtp', '--json')).figures;
+    figures['35b4_decode_ms_per_token'] = 1000 / bench.decode_tok_per_s;
+    if (bench.us_per_guess) figures['35b4_mtp_us_per_guess'] = bench.us_per_guess;
+} finally {
+    rmSync(folder, { recursive: true });
+}
+record('speculate-cpu', `node tests/benchmark/speculate.mjs --repeats ${repeats}`, figures, {}, { texts });
