@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "kernels/cpu/pool.h"
+#include "worker/backend.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -84,7 +85,7 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
         return error_set(err, STATUS_BAD_INPUT, "draft_tokens = %u is not in 0..%d",
                          p->draft_tokens, SPECULATE_MAX_DEPTH);
     }
-    if (wish->backend == BACKEND_CUDA) {
+    if (wish->backend == BACKEND_CUDA && !backend_cuda_verifies_rows()) {
         if (p->speculate == SPECULATE_AUTO) return STATUS_OK;
         return error_set(err, STATUS_BAD_INPUT,
                          "speculate: the cuda backend cannot verify guesses");

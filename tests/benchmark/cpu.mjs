@@ -21,7 +21,7 @@ const libraries = execFileSync('sh', ['tests/benchmark/peer/peer.sh', build]).to
 
 function ours(model, prompt, decode, threads, extra = []) {
     const out = execFileSync(`${build}/siliceo-worker`, ['bench', '--model', model, '--prompt', prompt, '--decode', decode,
-        '--threads', threads, '--backend', 'cpu', '--json', ...extra].map(String), { maxBuffer: 1 << 24, stdio: ['ignore', 'pipe', 'ignore'] });
+        '--threads', threads, '--backend', 'cpu', '--speculate', 'off', '--json', ...extra].map(String), { maxBuffer: 1 << 24, stdio: ['ignore', 'pipe', 'ignore'] });
     return JSON.parse(out).figures;
 }
 function theirs(model, prompt, decode, threads) {

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_BODIES = 24, N_CONVERSATIONS = 10, LINE = 1 << 16 };
+enum { MAX_BODIES = 24, N_CONVERSATIONS = 6, LINE = 1 << 16 };
 
 static char *bodies[MAX_BODIES];
 static wire_kind kinds[MAX_BODIES];
@@ -53,7 +53,7 @@ static void add_conversations(void) {
     FILE *f = fopen("tests/golden/data/conversations.jsonl", "rb");
     assert_non_null(f);
     for (int i = 0; fgets(line, sizeof line, f) != NULL; i++)
-        if (i % 20 == 7) add_conversation(line);
+        if (i % 34 == 7) add_conversation(line);
     (void)fclose(f);
     assert_int_equal(n_bodies, N_CONVERSATIONS);
 }
@@ -176,23 +176,21 @@ static void check(speculate_wish wish, uint32_t depth, bool fixed, uint32_t n_se
         drafted += stats.guesses.drafted[k];
         accepted += stats.guesses.accepted[k];
     }
-    assert_true(!fixed || (drafted > 100 && accepted > 20 && accepted < drafted));
+    assert_true(!fixed || (drafted > 80 && accepted > 15 && accepted < drafted));
     print_message("%s: %d of %d guesses came true\n", what, (int)accepted, (int)drafted);
     run_close(&r);
 }
 
 static void look_up_changes_no_token(void **state) {
     (void)state;
-    check(SPECULATE_LOOKUP, 1, true, 4);
-    check(SPECULATE_LOOKUP, 3, true, 1);
+    check(SPECULATE_LOOKUP, 2, true, 1);
     check(SPECULATE_LOOKUP, 8, true, 4);
 }
 
 static void a_draft_changes_no_token(void **state) {
     (void)state;
     check(SPECULATE_DRAFT, 1, true, 1);
-    check(SPECULATE_DRAFT, 2, true, 4);
-    check(SPECULATE_DRAFT, 5, true, 3);
+    check(SPECULATE_DRAFT, 3, true, 3);
     check(SPECULATE_DRAFT, 8, true, 4);
 }
 
@@ -313,7 +311,7 @@ static void the_models_own_block_changes_no_token(void **state) {
 
 /* --- distribution --- */
 
-enum { N_DRAWS = 400, N_BINS = 8, VOCAB = 4096 };
+enum { N_DRAWS = 240, N_BINS = 8, VOCAB = 4096 };
 
 /* How often each token was drawn as the third of an answer, from seeds `first` .. */
 static void count_draws(engine_run *r, uint64_t first, int counts[VOCAB]) {
