@@ -43,7 +43,6 @@ void replay_release(replay *p) {
 
 const char *replay_obstacle(const replay *p) {
     if (p->several) return "it has several choices";
-    if (p->channel == WIRE_TOOL_CALL) return "a tool call is open";
     if (p->cut) return "its last token came in half";
     if (p->failed) return "its tokens are not all on record";
     return NULL;

@@ -3,8 +3,9 @@
  * A worker that is given the ids emitted so far runs them behind the same prompt and
  * continues; the text that they gave has been sent and is not sent again.  That is exact
  * where file and arithmetic are the same, and needs the draws made from the seed where the
- * answer is sampled.  It is not possible for several choices, in an open tool call, or
- * where a message lost its second half.
+ * answer is sampled.  What is held back of a tag or a value follows from the ids as well, so that
+ * documents and tool calls go on in their middle.  It is not possible for several choices, or where
+ * a message lost its second half.
  * Plain data, a growing list of ids; `io` thread.
  */
 #ifndef SILICEO_COORDINATOR_REPLAY_H
