@@ -172,8 +172,6 @@ status backend_cuda_open(backend **out, const model_config *config, model_weight
 
 /* STATUS_OK when this build has kernels and this machine a GPU for them; else the reason. */
 status backend_cuda_available(error *err);
-/* Whether it verifies rows, which a plan must know before anything is opened. */
-bool backend_cuda_verifies_rows(void);
 /* What the first GPU is, for people and for NVML; empty where there is none. */
 void backend_cuda_describe(char *name, size_t name_cap, char *bus_id, size_t bus_id_cap,
                            uint64_t *vram_bytes);

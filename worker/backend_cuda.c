@@ -423,10 +423,6 @@ static void give_back_file(const backend_cuda *b) {
     (void)madvise((void *)first, end - first, MADV_RANDOM); /* only advice */
 }
 
-bool backend_cuda_verifies_rows(void) {
-    return cuda_ops.verifies_rows;
-}
-
 status backend_cuda_open(backend **out, const model_config *config, model_weights *weights,
                          const model_params *params, error *err) {
     *out = NULL;

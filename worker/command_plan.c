@@ -1,6 +1,7 @@
 /* command_plan.c - `siliceo-worker plan`: the memory plan of a model; nothing is loaded. */
 #include "worker/commands.h"
 
+#include "worker/engine_parts.h"
 #include "worker/memory/host_ram.h"
 #include "worker/memory/plan.h"
 #include "worker/options.h"
@@ -33,7 +34,7 @@ static status print_plan(const model_options *o, error *err) {
     rc = options_engine_params(&here, plan_n_experts(&geometry), &params, err);
     if (rc != STATUS_OK) goto done;
     if (elsewhere) params.backend = BACKEND_CUDA;
-    plan_request request = {
+    plan_request wish = {
         .n_context = params.n_context,
         .n_sequences = params.n_sequences,
         .chunk_tokens = params.chunk_tokens,
@@ -45,9 +46,15 @@ static status print_plan(const model_options *o, error *err) {
         .prefix_ram_mib = params.prefix_ram_mib,
         .prefix_states = params.prefix_states,
     };
-    rc = plan_vram_budget(&request, params.vram_mib, err);
+    rc = plan_vram_budget(&wish, params.vram_mib, err);
     if (rc != STATUS_OK) goto done;
-    rc = plan_make(&plan, &geometry, &weights, &request, err);
+    bool drafts = params.speculate == SPECULATE_DRAFT || params.speculate == SPECULATE_AUTO;
+    if (drafts && params.draft_path != NULL && *params.draft_path != '\0') {
+        wish.n_guesses = params.draft_tokens;
+        rc = engine_plan_draft(&params, file, &geometry, &wish, err);
+        if (rc != STATUS_OK) goto done;
+    }
+    rc = plan_make(&plan, &geometry, &weights, &wish, err);
     if (rc != STATUS_OK) goto done;
     (void)plan_print(&plan, text, sizeof text);
     (void)printf("%s (%s), profile %s\n%s", geometry.name, geometry.arch, params.profile, text);

@@ -78,6 +78,9 @@ typedef struct drafter_model_params {
 status drafter_model_fixed_bytes(uint64_t *fixed, uint64_t *page, const char *path,
                                  const gguf_file *target, kv_type kv, uint32_t n_states,
                                  error *err);
+/* VRAM of a draft on the GPU, with params->n_pages pages, and how many layers it has. */
+status drafter_model_vram_bytes(uint64_t *out, uint32_t *n_layers,
+                                const drafter_model_params *params, error *err);
 status drafter_model_open(drafter **out, const drafter_model_params *params, error *err);
 
 typedef struct drafter_mtp_params {

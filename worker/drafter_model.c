@@ -8,6 +8,7 @@
  */
 #include "worker/drafter.h"
 
+#include "worker/memory/cuda_layout.h"
 #include "worker/memory/kv_pages.h"
 #include "worker/memory/plan.h"
 #include <stdlib.h>
@@ -344,6 +345,28 @@ status drafter_model_fixed_bytes(uint64_t *fixed, uint64_t *page, const char *pa
         for (uint32_t i = 0; i < gguf_n_shards(file); i++)
             *fixed += gguf_file_bytes(file, i);
     }
+    gguf_close(file);
+    return rc;
+}
+
+status drafter_model_vram_bytes(uint64_t *out, uint32_t *n_layers,
+                                const drafter_model_params *params, error *err) {
+    gguf_file *file = NULL;
+    model_config c;
+    model_weights w = {0};
+    *out = 0;
+    status rc = gguf_open(&file, params->path, err);
+    if (rc == STATUS_OK) rc = check_vocabulary(params->target, file, params->path, err);
+    if (rc == STATUS_OK) rc = model_config_read(&c, file, err);
+    if (rc == STATUS_OK) rc = model_weights_map(&w, &c, file, err);
+    if (rc == STATUS_OK) {
+        const model_params p = params_of_model(params, 1);
+        cuda_layout l;
+        cuda_layout_make(&l, &c, &w, &p);
+        *out = l.total_bytes;
+        *n_layers = c.n_layers;
+    }
+    model_weights_release(&w);
     gguf_close(file);
     return rc;
 }

@@ -96,6 +96,10 @@ void engine_start_fetched(engine *e);
  * is told. */
 void engine_note_held(engine *e, request *r);
 
+/* What a draft takes where it will compute, and how many guesses are planned for it; for plans
+ * of an engine that is not opened, too.  Refuses a draft whose vocabulary is not target's. */
+status engine_plan_draft(const engine_params *p, const gguf_file *target, const model_config *c,
+                         plan_request *wish, error *err);
 /* What guesses need of the plan; and their drafters. */
 status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err);
 status engine_open_guesses(engine *e, error *err);

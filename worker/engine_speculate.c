@@ -13,7 +13,9 @@ enum {
     SHARE_OF_RAM = 32,
     MEASURE_ROUNDS = 8,
     MEASURE_MS = 250,
-    BLOCK_ROWS = 256
+    BLOCK_ROWS = 256,
+    CUDA_GUESSES = 4, /* where nobody says how many: a state each, in VRAM */
+    MOST_AUTO_CONTEXT = 32768
 };
 
 /* States of guesses that nobody asked for must not cost much. */
@@ -28,11 +30,15 @@ static uint32_t depth_that_fits(const engine *e, const model_config *c,
     return depth;
 }
 
+static backend_kind draft_backend(const engine_params *p) {
+    return p->backend == BACKEND_CUDA && p->draft_gpu_layers != 0 ? BACKEND_CUDA : BACKEND_CPU;
+}
+
 static drafter_model_params params_of_draft(const engine *e) {
     const engine_params *p = &e->params;
     return (drafter_model_params){.path = p->draft_path,
                                   .target = e->file,
-                                  .backend = BACKEND_CPU,
+                                  .backend = draft_backend(p),
                                   .n_threads =
                                       p->n_threads > 0 ? p->n_threads : pool_usable_cores(),
                                   .kv = p->kv,
@@ -76,6 +82,41 @@ static drafter_mtp_params params_of_block(const engine *e) {
                                 .n_vocab = e->context.n_vocab};
 }
 
+/* On the GPU it is planned with as many pages as the model may get at most. */
+static status plan_draft_vram(const engine_params *p, const gguf_file *target,
+                              const model_config *c, plan_request *wish, error *err) {
+    uint32_t context = p->n_context > 0 ? p->n_context : c->n_context, n_layers = 0;
+    if (p->n_context == 0 && context > MOST_AUTO_CONTEXT) context = MOST_AUTO_CONTEXT;
+    uint32_t each = (context + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
+    const drafter_model_params draft = {.path = p->draft_path,
+                                        .target = target,
+                                        .backend = BACKEND_CUDA,
+                                        .kv = p->kv,
+                                        .activations = p->activations,
+                                        .n_places = p->n_sequences,
+                                        .n_context = context,
+                                        .n_pages = each * p->n_sequences,
+                                        .depth = wish->n_guesses};
+    status rc = drafter_model_vram_bytes(&wish->draft_vram_bytes, &n_layers, &draft, err);
+    if (rc != STATUS_OK) return rc;
+    if (p->draft_gpu_layers > 0 && (uint32_t)p->draft_gpu_layers < n_layers) {
+        return error_set(
+            err, STATUS_BAD_INPUT,
+            "draft_gpu_layers = %d: the draft's %u layers are on the GPU or none is",
+            p->draft_gpu_layers, n_layers);
+    }
+    return STATUS_OK;
+}
+
+status engine_plan_draft(const engine_params *p, const gguf_file *target, const model_config *c,
+                         plan_request *wish, error *err) {
+    if (wish->n_guesses == 0 && p->backend == BACKEND_CUDA) wish->n_guesses = CUDA_GUESSES;
+    if (draft_backend(p) == BACKEND_CUDA) return plan_draft_vram(p, target, c, wish, err);
+    return drafter_model_fixed_bytes(&wish->draft_bytes, &wish->draft_page_bytes, p->draft_path,
+                                     target, p->kv, p->n_sequences * (wish->n_guesses + 1),
+                                     err);
+}
+
 status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err) {
     const engine_params *p = &e->params;
     if (p->speculate == SPECULATE_OFF) return STATUS_OK;
@@ -85,10 +126,15 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
         return error_set(err, STATUS_BAD_INPUT, "draft_tokens = %u is not in 0..%d",
                          p->draft_tokens, SPECULATE_MAX_DEPTH);
     }
-    if (wish->backend == BACKEND_CUDA && !backend_cuda_verifies_rows()) {
-        if (p->speculate == SPECULATE_AUTO) return STATUS_OK;
-        return error_set(err, STATUS_BAD_INPUT,
-                         "speculate: the cuda backend cannot verify guesses");
+    if (wish->backend == BACKEND_CUDA) {
+        /* A state a guess takes the place of slots, so look-up alone is not taken unasked. */
+        if (p->speculate == SPECULATE_AUTO && !wants_draft(e)) return STATUS_OK;
+        if (p->speculate == SPECULATE_MTP) {
+            return error_set(err, STATUS_BAD_INPUT,
+                             "speculate = mtp: the block does not run beside the cuda backend");
+        }
+        wish->n_guesses = p->draft_tokens > 0 ? p->draft_tokens : CUDA_GUESSES;
+        return wants_draft(e) ? engine_plan_draft(p, e->file, c, wish, err) : STATUS_OK;
     }
     if (p->speculate == SPECULATE_MTP && !has_block(e->file, c))
         return error_set(err, STATUS_BAD_INPUT, "speculate = mtp: the file has no MTP block");
@@ -102,9 +148,7 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
                             (c->n_vocab + (uint64_t)(wish->n_guesses + 2) * c->n_embd);
     }
     if (wish->n_guesses == 0 || !wants_draft(e)) return STATUS_OK;
-    return drafter_model_fixed_bytes(&wish->draft_bytes, &wish->draft_page_bytes, p->draft_path,
-                                     e->file, p->kv, p->n_sequences * (wish->n_guesses + 1),
-                                     err);
+    return engine_plan_draft(p, e->file, c, wish, err);
 }
 
 uint64_t engine_cost_ns(const engine *e) {

@@ -175,6 +175,7 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
                                                            : SPECULATE_OFF;
     out->draft_path = o->draft;
     out->draft_tokens = (uint32_t)o->draft_tokens;
+    out->draft_gpu_layers = (int32_t)o->draft_gpu_layers;
     out->kv = strcmp(o->kv, "f32") == 0  ? KV_F32
               : strcmp(o->kv, "q8") == 0 ? KV_Q8
               : strcmp(o->kv, "q4") == 0 ? KV_Q4

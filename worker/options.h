@@ -46,6 +46,7 @@ typedef struct model_options {
     const char *speculate;
     const char *draft;
     int64_t draft_tokens;
+    int64_t draft_gpu_layers;
     const char *log_level;
     bool help;
 } model_options;
@@ -134,6 +135,10 @@ typedef struct model_options {
                     "MTP block; auto: look-up, and the draft where one is named"),             \
         OPTIONS_KEY(s, m, "draft", CONFIG_STRING, draft, NULL, 0, 0, NULL,                     \
                     "GGUF file of a small model with the same vocabulary, which guesses"),     \
+        OPTIONS_KEY(s, m, "draft_gpu_layers", CONFIG_INT, draft_gpu_layers, "-1", -1, 4096,    \
+                    NULL,                                                                      \
+                    "layers of the draft on the GPU: 0 or all of them; -1: all where the "     \
+                    "model is"),                                                               \
         OPTIONS_KEY(s, m, "draft_tokens", CONFIG_INT, draft_tokens, "0", 0, 16, NULL,          \
                     "tokens guessed ahead at most; 0: auto"),                                  \
         OPTIONS_KEY(s, m, "log_level", CONFIG_CHOICE, log_level, "info", 0, 0,                 \

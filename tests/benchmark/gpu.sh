@@ -1,22 +1,29 @@
 #!/bin/bash
-# gpu.sh PROGRAMS OUT [correct|speed|sanitize|all] - what a machine with a GPU is asked to do.
+# gpu.sh PROGRAMS OUT [correct|speed|sanitize|dense|draft|batch|context|prefix|all] - what a machine with a GPU is asked to do.
 #
 # PROGRAMS has siliceo-worker, make_model, make_routing and tests/golden (a build folder, or a
 # bundle with them); OUT gets gpu.jsonl, a line a case, which gpu_record.mjs turns into
 # tests/benchmark/results.  The model is the preset 35b-a3b, made at $MODEL (21 GB; /dev/shm).
 # Runs in the repository's root.  A speed is never taken of a build whose golden tests or logits
 # failed.  sanitize: compute-sanitizer over short runs of the demo model, where it is installed.
+# all: correct, sanitize and speed.  The others are asked for one by one: dense (preset 9b at $DENSE in
+# 7,782 MiB with 32k tokens of KV8, at $DEPTHS), draft (preset 0.8b at $DRAFT beside both), batch
+# ($USERS users, each with a trace of its own), context (types of KV pages at depth), prefix (a chat
+# of eight turns through the API).  A dry run without a GPU: BACKEND=cpu, small models,
+# TRACES=no, SILICEO_PROFILES with profiles that fit them.
 set -u
 shopt -s extglob
 programs=$1 out=$2 what=${3:-all}
 worker=$programs/siliceo-worker
 model=${MODEL:-/dev/shm/siliceo-35b.gguf}
 lines=$out/gpu.jsonl
-export SILICEO_BUILD=$programs SILICEO_PROFILES=deploy/profiles
+export SILICEO_BUILD=$programs SILICEO_PROFILES=${SILICEO_PROFILES:-deploy/profiles}
+backend=${BACKEND:-cuda} limit_s=${LIMIT_S:-150}
+dense=${DENSE:-/dev/shm/siliceo-9b.gguf} draft=${DRAFT:-/dev/shm/siliceo-0.8b.gguf}
 mkdir -p "$out"
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
+card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | head -1)
 cpu=$(awk -F': ' '/model name/ { print $2; exit }' /proc/cpuinfo)
 echo "{\"machine\": \"$card; $cpu, $(nproc) cores\", \"commit\": \"${COMMIT:-unknown}\"}" > "$lines"
 failed=0
@@ -62,39 +69,121 @@ sanitize() { # tool, name, flags
 
 greedy() { # md5 of 512 greedy ids of the demo
     local sum
-    sum=$("$worker" generate --model deploy/models/demo.gguf --backend cuda --ids 1,2,3,17,200,45 -n 512 --ignore-eog $2 |
+    sum=$("$worker" generate --model deploy/models/demo.gguf --backend $backend --speculate off --ids 1,2,3,17,200,45 -n 512 --ignore-eog $2 |
         head -1 | md5sum | cut -c1-12)
     echo "{\"greedy512\": \"$1\", \"md5\": \"$sum\"}" | tee -a "$lines"
 }
 
-bench() { # name, flags; $ONLY, a pattern, picks cases
-    local name=$1
-    shift
+bench_of() { # model, name, flags; $ONLY, a pattern, picks cases
+    local file=$1 name=$2
+    shift 2
     case $name in ${ONLY:-*}) ;; *) return ;; esac
-    if timeout 150 "$worker" bench --model "$model" --backend cuda --seed 1 --json "$@" > "$work/o.json" 2> "$work/o.err"; then
-        echo "{\"bench\": \"$name\", \"command\": \"siliceo-worker bench --backend cuda --seed 1 --json $*\", \"result\": $(cat "$work/o.json")}" |
+    if timeout "$limit_s" "$worker" bench --model "$file" --seed 1 --json "$@" --backend $backend > "$work/o.json" 2> "$work/o.err"; then
+        echo "{\"bench\": \"$name\", \"command\": \"siliceo-worker bench --backend $backend --seed 1 --json $*\", \"result\": $(cat "$work/o.json")}" |
             sed "s#$programs/##g; s#$work/##g" | tee -a "$lines"
     else
         echo "{\"bench\": \"$name\", \"error\": \"$(tail -1 "$work/o.err" | tr -d '\"\\')\"}" | tee -a "$lines"
     fi
 }
+bench() { # of the 35B, nothing guessed ahead
+    local name=$1
+    shift
+    bench_of "$model" "$name" --speculate off "$@"
+}
+plan() { # name, model, flags: what the plan prints, as one line
+    local name=$1 file=$2 text
+    shift 2
+    text=$("$worker" plan --model "$file" "$@" --backend $backend 2>&1 | tr -d '"\\\r' | sed 's/$/\\n/' | tr -d '\n')
+    echo "{\"plan\": \"$name\", \"command\": \"siliceo-worker plan --backend $backend $*\", \"text\": \"$text\"}" | tee -a "$lines"
+}
+need() { # preset, file
+    [ -f "$2" ] || "$programs/make_model" --params "{\"preset\":\"$1\"}" --out "$2" || exit 1
+}
+depths=${DEPTHS:-1 256 1800 8192 31000}
+run_dense() { # decode behind each depth, cold prompts, and the last tenth of each alone
+    local card="--vram-mib 7782 --ctx 32768 --sequences 1 --kv q8"
+    need 9b "$dense"
+    plan h200-9b "$dense" $card
+    for depth in $depths; do
+        bench_of "$dense" "dense-$depth" $card --speculate off --prompt "$depth" --decode 64 --repeat 2
+        [ "$depth" -lt 100 ] || bench_of "$dense" "dense-held-$depth" $card --speculate off --prompt $((depth * 9 / 10)) --decode 2 --repeat 2
+        bench_of "$dense" "dense-more-$depth" $card --speculate off --prompt $((depth + 512)) --decode 2 --repeat 2
+    done
+}
+run_draft() { # whole on the GPU, and on the CPU
+    need 9b "$dense"
+    need 0.8b "$draft"
+    need 35b-a3b "$model"
+    for layers in ${LAYERS:-24 0}; do
+        plan "h200-9b-draft-$layers" "$dense" --vram-mib 7782 --ctx 8192 --sequences 1 --kv q8 --draft "$draft" --draft-gpu-layers "$layers"
+        bench_of "$dense" "9b-draft-$layers" --vram-mib 7782 --ctx 8192 --sequences 1 --kv q8 --speculate draft --draft "$draft" \
+            --draft-gpu-layers "$layers" --prompt 256 --decode 256
+        plan "h200-35b-draft-$layers" "$model" --profile rtx2070-draft --draft "$draft" --draft-gpu-layers "$layers"
+        bench_of "$model" "35b-draft-$layers" --profile rtx2070-draft --speculate draft --draft "$draft" --draft-gpu-layers "$layers" \
+            --prompt 256 --decode 256
+    done
+    bench_of "$dense" 9b-alone --vram-mib 7782 --ctx 8192 --sequences 1 --kv q8 --speculate off --prompt 256 --decode 256
+    bench_of "$model" 35b-alone --profile rtx2070-draft --speculate off --prompt 256 --decode 256
+}
+run_batch() { # slots are what the profile's memory leaves after the users' states and pages
+    local routing=
+    need 35b-a3b "$model"
+    if [ "${TRACES:-yes}" = yes ]; then
+        for user in $(seq 16); do
+            "$programs/make_routing" tests/golden/data/routing.json "$user" 600 1 > "$work/trace.$user" || exit 1
+        done
+        routing="--routing $work/trace.{}"
+    fi
+    for card in rtx2070 rtx3090; do
+        for users in ${USERS:-1 2 4 8 16}; do
+            plan "batch-$card-$users" "$model" --profile $card --slots auto --ctx 4096 --sequences "$users"
+            bench "batch-$card-$users" --profile $card --slots auto --ctx 4096 --users "$users" --prompt 1 --skip 60 --decode "${DECODE:-400}" $routing
+        done
+        bench "batch-$card-beside" --profile $card --slots auto --ctx 16384 --users 4 --prompt 128 --decode "${DECODE:-400}" --beside "${BESIDE:-8192}"
+    done
+}
+run_context() {
+    need 35b-a3b "$model"
+    for kv in f16 q8 q4; do
+        plan "context-$kv" "$model" --profile rtx2070 --slots auto --ctx 32768 --kv $kv
+        for depth in ${DEPTHS:-1 8192 31616}; do
+            bench "context-$kv-$depth" --profile rtx2070 --slots auto --ctx 32768 --kv $kv --prompt "$depth" --decode 64
+        done
+    done
+}
+run_prefix() {
+    local file=${PREFIX_MODEL:-deploy/models/demo.gguf}
+    if python3 tests/benchmark/gpu_prefix.py "$programs" "$file" $backend ${PREFIX_FLAGS:---ctx 8192} > "$work/o.json" 2> "$work/o.err"; then
+        echo "{\"prefix\": \"$(basename "$file" .gguf)\", \"result\": $(cat "$work/o.json")}" | tee -a "$lines"
+    else
+        echo "{\"prefix\": \"$(basename "$file" .gguf)\", \"error\": \"$(tail -1 "$work/o.err" | tr -d '\"\\')\"}" | tee -a "$lines"
+    fi
+}
+case $what in dense | draft | batch | context | prefix)
+    run_"$what"
+    exit 0
+    ;;
+esac
 
 if [ "$what" = correct ] || [ "$what" = all ]; then
-    for t in test_cuda_backend test_models_golden test_demo_golden test_quant test_head_order test_company test_chunks; do
+    for t in test_cuda_backend test_verify_rows test_models_golden test_demo_golden test_quant test_head_order test_company test_chunks test_kv_types; do
         [ -x "$programs/tests/golden/$t" ] && test_case "$t"
     done
     f32="--activations f32 --kv f32"
-    compare f32-steps 75 max_diff 1e-4 "--backend cpu $f32" "--backend cuda $f32 --chunk 1"
-    compare f32-prompt 75 max_diff 1e-4 "--backend cpu $f32" "--backend cuda $f32 --chunk 512"
+    compare f32-steps 75 max_diff 1e-4 "--backend cpu $f32" "--backend $backend $f32 --chunk 1"
+    compare f32-prompt 75 max_diff 1e-4 "--backend cpu $f32" "--backend $backend $f32 --chunk 512"
     # Both quantize, each in its way, and these ids are no text: near ties of the router part them.
-    compare int8-prompt 75 kl_mean 1 "--backend cpu" "--backend cuda --chunk 512"
+    compare int8-prompt 75 kl_mean 1 "--backend cpu" "--backend $backend --chunk 512"
     for chunk in 1 512; do # the CPU lane beside the GPU alone
-        compare lane-$chunk 75 kl_mean 1e-3 "--backend cuda --slots 64 --chunk $chunk" \
-            "--backend cuda --slots 64 --chunk $chunk --cpu-lane on"
+        compare lane-$chunk 75 kl_mean 1e-3 "--backend $backend --slots 64 --chunk $chunk" \
+            "--backend $backend --slots 64 --chunk $chunk --cpu-lane on"
     done
     greedy all "--slots all"
+    greedy all-graphs-off "--slots all --no-graphs"
     greedy 64 "--slots 64"
+    greedy 64-graphs-off "--slots 64 --no-graphs"
     greedy 32 "--slots 32"
+    greedy 64-disk "--slots 64 --ram-mib ${DISK_RAM_MIB:-600}"
     greedy 64-lane "--slots 64 --cpu-lane on"
 fi
 if [ "$what" = sanitize ] || [ "$what" = all ]; then
@@ -110,9 +199,12 @@ fi
 [ $failed = 0 ] || { echo "tests failed: no speeds"; exit 1; }
 case $what in correct | sanitize) exit 0 ;; esac
 
-[ -f "$model" ] || "$programs/make_model" --params '{"preset":"35b-a3b"}' --out "$model" || exit 1
-"$programs/make_routing" tests/golden/data/routing.json 1 > "$work/trace"
-trace="--prompt 1 --skip 60 --routing $work/trace"
+need 35b-a3b "$model"
+trace="--prompt 1 --skip 60"
+if [ "${TRACES:-yes}" = yes ]; then
+    "$programs/make_routing" tests/golden/data/routing.json 1 > "$work/trace" || exit 1
+    trace="$trace --routing $work/trace"
+fi
 one="--sequences 1 --ctx 4096"
 bench resident-trace --slots all $one $trace --decode 600
 bench resident-512 --slots all $one --prompt 512 --decode 64 --repeat 3
@@ -153,7 +245,7 @@ ram_case() { # name, flags
     local name=$1 limit=null
     shift
     case $name in ${ONLY:-*}) ;; *) return ;; esac
-    if within timeout 150 "$worker" bench --model "$disk" --backend cuda --seed 1 --json --profile rtx2070 --ram-mib 9216 "$@" \
+    if within timeout 150 "$worker" bench --model "$disk" --seed 1 --json --profile rtx2070 --ram-mib "${RAM_MIB:-9216}" --speculate off "$@" --backend $backend \
         > "$work/o.json" 2> "$work/o.err"; then
         [ -f /sys/fs/cgroup/siliceo-bench/memory.max ] && limit=$(cat /sys/fs/cgroup/siliceo-bench/memory.max)
         peak=$(cat /sys/fs/cgroup/siliceo-bench/memory.peak 2> /dev/null || echo null)

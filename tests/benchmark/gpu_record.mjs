@@ -71,3 +71,66 @@ if (tests.length > 0) {
         programs_failed: tests.filter((t) => t.rc !== 0).length }, {},
     { machine, commit, tests, logits: lines.filter((l) => l.logits), greedy: lines.filter((l) => l.greedy512), sanitizers: lines.filter((l) => l.sanitizer) });
 }
+
+// Issue 6.  Times of a token, ms: decoded behind a depth, of a cold prompt, of 512 more behind it, and of its last
+// tenth when the rest is held.
+const figuresOf = (name) => benches[name]?.result?.figures;
+const plans = files.flat().filter((l) => l.plan);
+const named = (prefix) => plans.filter((l) => l.plan.startsWith(prefix));
+const depthsOf = (prefix) => Object.keys(benches).map((name) => new RegExp(`^${prefix}-(\\d+)$`).exec(name)?.[1]).filter(Boolean).map(Number)
+    .sort((a, b) => a - b);
+const depths = depthsOf('dense');
+if (depths.length > 0) {
+    const figures = {};
+    for (const d of depths) {
+        const here = figuresOf(`dense-${d}`), behind = figuresOf(`dense-more-${d}`), held = figuresOf(`dense-held-${d}`);
+        figures[`decode_ms_at_${d}`] = 1000 / here.decode_tok_per_s;
+        figures[`prefill_ms_per_token_${d}`] = here.ttft_ms / d;
+        if (behind) figures[`more_ms_per_token_at_${d}`] = (behind.ttft_ms - here.ttft_ms) / 512;
+        if (held) figures[`held90_ms_per_token_${d}`] = (here.ttft_ms - held.ttft_ms) / (d - Math.floor(d * 0.9));
+        figures.vram_peak_mib = Math.max(figures.vram_peak_mib ?? 0, here.vram_peak_mib ?? 0);
+    }
+    // Published: 0.18 ms a token of slope; 48 ms a prompt token cold and 12 with 90 % held.
+    record('h200-9b', 'tests/benchmark/gpu.sh dense', figures, {},
+        { ...more(Object.keys(benches).filter((n) => n.startsWith('dense-'))), plans: named('h200-9b') });
+}
+for (const [name, bench] of [['h200-9b-draft', '9b'], ['h200-35b-draft', '35b']]) {
+    const runs = depthsOf(`${bench}-draft`), alone = figuresOf(`${bench}-alone`);
+    if (runs.length === 0) continue;
+    const figures = alone ? { alone_decode_tok_per_s: alone.decode_tok_per_s } : {};
+    for (const layers of runs) {
+        const f = figuresOf(`${bench}-draft-${layers}`);
+        for (const key of ['decode_tok_per_s', 'drafted', 'accepted_share', 'tokens_per_row_step', 'us_per_guess', 'vram_peak_mib', 'launches_per_token'])
+            if (f[key] !== undefined) figures[`draft${layers}_${key}`] = f[key];
+    }
+    record(name, 'tests/benchmark/gpu.sh draft', figures, {}, { ...more([...runs.map((r) => `${bench}-draft-${r}`), `${bench}-alone`]), plans: named(name) });
+}
+for (const [card, name] of [['rtx2070', 'h200-batch-2750'], ['rtx3090', 'h200-batch-6000']]) {
+    const crowds = depthsOf(`batch-${card}`), beside = figuresOf(`batch-${card}-beside`);
+    if (crowds.length === 0) continue;
+    const figures = {};
+    for (const users of crowds) {
+        for (const [key, value] of Object.entries(figuresOf(`batch-${card}-${users}`)))
+            if (key !== 'users' && typeof value === 'number') figures[`users${users}_${key}`] = value;
+    }
+    for (const [key, value] of Object.entries(beside ?? {})) if (typeof value === 'number') figures[`beside_${key}`] = value;
+    record(name, 'tests/benchmark/gpu.sh batch', figures, {},
+        { ...more([...crowds.map((u) => `batch-${card}-${u}`), `batch-${card}-beside`]), plans: named(`batch-${card}`) });
+}
+const contexts = ['f16', 'q8', 'q4'].flatMap((kv) => depthsOf(`context-${kv}`).map((depth) => [kv, depth]));
+if (contexts.length > 0) {
+    const figures = {};
+    for (const [kv, depth] of contexts) {
+        const f = figuresOf(`context-${kv}-${depth}`);
+        figures[`${kv}_${depth}_decode_tok_per_s`] = f.decode_tok_per_s;
+        figures[`${kv}_${depth}_prefill_tok_per_s`] = f.prefill_tok_per_s;
+        if (f.vram_peak_mib !== undefined) figures[`${kv}_${depth}_vram_peak_mib`] = f.vram_peak_mib;
+    }
+    record('h200-context', 'tests/benchmark/gpu.sh context', figures, {},
+        { ...more(contexts.map(([kv, depth]) => `context-${kv}-${depth}`)), plans: named('context-') });
+}
+for (const p of files.flat().filter((l) => l.prefix && l.result)) {
+    record(`h200-prefix-${p.prefix}`, 'tests/benchmark/gpu.sh prefix', { turn8_warm_ttft_ms: p.result.warm_ttft_ms.at(-1),
+        turn8_cold_ttft_ms: p.result.cold_ttft_ms.at(-1), turn8_speedup: p.result.turn8_speedup, turn8_held_share: p.result.held_share.at(-1),
+        second_user_ttft_ms: p.result.second_user_ttft_ms[0], second_user_held_share: p.result.second_user_held_share[0] }, {}, { machine, commit, raw: p.result });
+}

@@ -388,7 +388,8 @@ static uint64_t driver_bytes(const plan_request *r) {
 static void choose_cuda_slots(memory_plan *plan, const model_config *c, const model_weights *w,
                               const plan_request *r) {
     plan->n_slots = (uint32_t)plan->n_experts_total; /* first without staging records */
-    uint64_t limit = r->vram_bytes - driver_bytes(r);
+    uint64_t others = driver_bytes(r) + r->draft_vram_bytes;
+    uint64_t limit = r->vram_bytes > others ? r->vram_bytes - others : 0;
     cuda_layout all = lay_out(plan, c, w, r);
     if (all.total_bytes <= limit) return;
     uint64_t working_set = (uint64_t)c->n_layers * c->n_experts_used;
@@ -422,6 +423,11 @@ static void add_cuda_lines(memory_plan *plan, const model_config *c, const model
     (void)snprintf(note, NOTE_BYTES, "%u rows a step", plan->max_rows);
     note = add_line(plan, "logits", PLAN_VRAM, bytes[CUDA_PART_LOGITS]);
     (void)snprintf(note, NOTE_BYTES, "%u rows of %u", plan->max_outputs, c->n_vocab);
+    if (r->draft_vram_bytes > 0) {
+        note = add_line(plan, "draft model", PLAN_VRAM, r->draft_vram_bytes);
+        (void)snprintf(note, NOTE_BYTES, "with its pages and states; up to %u guesses",
+                       r->n_guesses);
+    }
     note = add_line(plan, "driver", PLAN_DRIVER, driver_bytes(r));
     (void)snprintf(note, NOTE_BYTES, "context and code, an estimate");
     for (size_t i = 0; i < plan->n_lines; i++)

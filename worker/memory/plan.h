@@ -22,6 +22,7 @@ typedef struct plan_request {
     uint32_t n_guesses;        /* of a sequence in a step: rows and states more */
     uint64_t draft_bytes;      /* of a draft model: its file and states, and */
     uint64_t draft_page_bytes; /* as many pages as the model has */
+    uint64_t draft_vram_bytes; /* of a draft on the GPU: all it has there */
     uint32_t chunk_tokens;
     kv_type kv;
     int64_t n_slots;    /* -1: auto: on the CPU 0, experts are read where they lie; on a GPU as
