@@ -148,7 +148,7 @@ static void add_reason(const messages *m, json_text *out) {
             ? NULL
             : cJSON_GetStringValue(cJSON_GetArrayItem(m->stops, (int)m->blocks.stop - 1));
     const char *reason = "end_turn";
-    if (m->blocks.finish == WIRE_FINISH_LENGTH)
+    if (m->blocks.finish == WIRE_FINISH_LENGTH || m->blocks.call_cut)
         reason = "max_tokens";
     else if (m->blocks.finish == WIRE_FINISH_TOOL_CALLS)
         reason = "tool_use";

@@ -118,10 +118,18 @@ static void on_more(void *context, size_t index, const block *b, wire_bytes text
     ADD_LITERAL(out, "}\n\n");
 }
 
-/* The last item of what a limit cut is not complete either. */
+/* A call that was left in its middle: it has begun, and no event says that it is done, because
+ * clients take what is done for something to run. */
+static bool is_half_call(const response *r, size_t index) {
+    return r->blocks.call_cut && index + 1 == r->blocks.n &&
+           r->blocks.list[index].kind == BLOCK_CALL;
+}
+
+/* The last item of what a limit cut is not complete either, but for a call that is whole. */
 static const char *state_of(const response *r, size_t index) {
-    bool cut = r->blocks.finish == WIRE_FINISH_LENGTH || r->blocks.call_cut;
-    return cut && index + 1 == r->blocks.n ? "incomplete" : "completed";
+    bool cut = r->blocks.finish == WIRE_FINISH_LENGTH && index + 1 == r->blocks.n &&
+               r->blocks.list[index].kind != BLOCK_CALL;
+    return cut ? "incomplete" : "completed";
 }
 
 static void on_end(void *context, size_t index, const block *b, json_text *out) {
@@ -130,6 +138,7 @@ static void on_end(void *context, size_t index, const block *b, json_text *out) 
         {"response.output_text.done", "text"},
         {"response.function_call_arguments.done", "arguments"}};
     response *r = context;
+    if (is_half_call(r, index)) return;
     begin_of_item(r, names[b->kind][0], index, b, out);
     if (b->kind == BLOCK_TEXT) ADD_LITERAL(out, ",\"logprobs\":[]");
     if (b->kind == BLOCK_CALL) {
@@ -193,7 +202,7 @@ static void add_response(const response *r, const char *state, const wire_done *
     ADD_LITERAL(out, ",");
     json_text_add(out, r->told + 1, strlen(r->told) - 2); /* without its braces */
     ADD_LITERAL(out, ",\"output\":[");
-    for (size_t i = 0; i < r->blocks.n; i++) {
+    for (size_t i = 0; i < r->blocks.n && !is_half_call(r, i); i++) {
         out->failed |= r->blocks.list[i].text.failed;
         if (i > 0) ADD_LITERAL(out, ",");
         add_item(r, i, &r->blocks.list[i], state_of(r, i), out);
@@ -259,7 +268,7 @@ static status add_response_tokens(void *answer, const wire_tokens *tokens, json_
 static void finish_response(void *answer, const wire_done *done,
                             const token_stream_facts *facts, json_text *out) {
     response *r = answer;
-    bool cut = r->blocks.finish == WIRE_FINISH_LENGTH;
+    bool cut = r->blocks.finish == WIRE_FINISH_LENGTH || r->blocks.call_cut;
     const char *state = cut ? "incomplete" : "completed";
     begin(r, out);
     answer_blocks_finish(&r->blocks, out);

@@ -220,6 +220,46 @@ for (const stream of [false, true]) {
         assert.ok(cut >= 5 && whole === 1, `${cut} cut, ${whole} whole`);
     });
 }
+const isJson = (text) => { try { JSON.parse(text); return true; } catch { return false; } };
+await test('a cut call is told by responses as incomplete: nothing says that it is done', async () => {
+    let cut = 0, whole = 0;
+    for (let n = 1; n < 60 && whole === 0; n++) {
+        const body = { model: 'demo', temperature: 0, input: ask('Madrid'), max_output_tokens: n, tools: [{ type: 'function', ...weather.function, strict: false }], tool_choice: 'required', ...thinks(false) };
+        const r = await strict.responses.create(body);
+        for (const item of r.output.filter((i) => i.type === 'function_call')) assert.deepEqual(JSON.parse(item.arguments), { city: 'Madrid' });
+        let begun = 0, done = [], last = null;
+        for await (const event of await strict.responses.create({ ...body, stream: true })) {
+            if (event.type === 'response.output_item.added' && event.item.type === 'function_call') begun++;
+            if (event.type === 'response.function_call_arguments.done') done.push(event.arguments);
+            if (event.type === 'response.output_item.done' && event.item.type === 'function_call') done.push(event.item.arguments);
+            last = event;
+        }
+        const called = r.output.some((i) => i.type === 'function_call');
+        assert.equal(last.response.status, r.status);
+        assert.ok(done.every(isJson), done.join());
+        assert.equal(done.length, called ? 2 : 0);
+        assert.equal(last.response.output.filter((i) => i.type === 'function_call').length, called ? 1 : 0);
+        if (called) whole++;
+        else { assert.equal(r.status, 'incomplete'); assert.equal(r.incomplete_details.reason, 'max_output_tokens'); cut += begun; }
+    }
+    assert.ok(cut >= 5 && whole === 1, `${cut} cut, ${whole} whole`);
+});
+await test('a cut call is told by messages with stop_reason max_tokens', async () => {
+    let cut = 0, whole = 0;
+    for (let max_tokens = 1; max_tokens < 60 && whole === 0; max_tokens++) {
+        const body = { model: 'demo', temperature: 0, messages: ask('Madrid'), max_tokens, tools: [{ name: 'get_weather', input_schema: weather.function.parameters }], tool_choice: { type: 'any' } };
+        const post = (more) => fetch(severe.url + '/v1/messages', { method: 'POST', body: JSON.stringify({ ...body, ...more }) });
+        const r = await (await post({})).json(), text = await (await post({ stream: true })).text();
+        const call = r.content.find((b) => b.type === 'tool_use'), json = [...text.matchAll(/"partial_json":("(?:[^"\\]|\\.)*")/g)].map((m) => JSON.parse(m[1])).join('');
+        const reason = /"stop_reason":"(\w+)"/.exec(text)[1];
+        assert.equal(reason, r.stop_reason);
+        if (call) { whole++; assert.deepEqual(call.input, { city: 'Madrid' }); assert.deepEqual(JSON.parse(json), { city: 'Madrid' }); continue; }
+        assert.equal(reason, 'max_tokens');
+        assert.ok(!isJson(json));
+        cut += text.includes('tool_use') ? 1 : 0;
+    }
+    assert.ok(cut >= 5 && whole === 1, `${cut} cut, ${whole} whole`);
+});
 await severe.stop();
 await until(async () => (await (await fetch(fleet.url + '/status')).json()).nodes.every((n) => n.running === 0), 'all idle');
 await fleet.stop();
