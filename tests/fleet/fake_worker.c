@@ -2,7 +2,7 @@
  *
  *     fake_worker --coordinator tcp://H:P [--name N] [--nodes K] [--model M] [--context T]
  *                 [--slots S] [--prefill TOK/S] [--decode TOK/S] [--beat-ms MS]
- *                 [--load-ms MS] [--cache yes] [--hash H] [--numerics N] [--fault KIND] [--fault-at TOKEN] [--curve SERVER-KEY --secret-file FILE]
+ *                 [--load-ms MS] [--dead-ms MS] [--cache yes] [--hash H] [--numerics N] [--fault KIND] [--fault-at TOKEN] [--curve SERVER-KEY --secret-file FILE]
  *
  * For faults and scale only: a request of max_tokens N (or, without, one that says
  * "answer-tokens=N"; default 16) gets N tokens
@@ -13,7 +13,7 @@
  * stall (its engine's loop does not come round), lie (says that it holds prompts and
  * skips nothing), mute (no beats after the first), load (never gets ready), deaf (ignores CANCEL),
  * twin (all nodes are links of one process under one name), future (speaks wire version 2).
- * With --load-ms it loads first and tells how long; with --cache it holds the beginnings of
+ * With --load-ms it loads first and tells how long; a path silent for --dead-ms is left; with --cache it holds the beginnings of
  * prompts that it has seen and skips them.
  * Events go to stdout as JSON lines with the wall clock in milliseconds.
  */
@@ -36,7 +36,7 @@ enum {
 
 typedef struct settings {
     const char *coordinator, *name, *model, *hash, *numerics, *fault, *curve, *secret_file;
-    int nodes, slots, fault_at, beat_ms, load_ms;
+    int nodes, slots, fault_at, beat_ms, load_ms, dead_ms;
     bool cache, stamp;
     uint64_t context;
     double prefill, decode;
@@ -72,6 +72,7 @@ static settings set = {.coordinator = NULL,
                        .slots = 4,
                        .fault_at = 5,
                        .beat_ms = 0,
+                       .dead_ms = 2000,
                        .context = 32768,
                        .prefill = 10000,
                        .decode = 100};
@@ -443,8 +444,8 @@ static void open_fakes(void *context) {
         (void)zmq_setsockopt(f->socket, ZMQ_LINGER, &zero, sizeof zero);
         /* Its tokens wait without a bound for a coordinator that is late: none may be lost here. */
         (void)zmq_setsockopt(f->socket, ZMQ_SNDHWM, &zero, sizeof zero);
-        /* A dead path is left and dialled again, as the real worker does, in shorter time. */
-        static const int heartbeat_ms = 200, dead_ms = 2000;
+        /* A dead path is left and dialled again, as the real worker does. */
+        const int heartbeat_ms = set.dead_ms / 10, dead_ms = set.dead_ms;
         (void)zmq_setsockopt(f->socket, ZMQ_HEARTBEAT_IVL, &heartbeat_ms, sizeof heartbeat_ms);
         (void)zmq_setsockopt(f->socket, ZMQ_HEARTBEAT_TIMEOUT, &dead_ms, sizeof dead_ms);
         (void)zmq_setsockopt(f->socket, ZMQ_CONNECT_TIMEOUT, &dead_ms, sizeof dead_ms);
@@ -491,6 +492,8 @@ static void read_flags(int argc, char *argv[]) {
             set.fault_at = atoi(value);
         else if (strcmp(key, "--beat-ms") == 0)
             set.beat_ms = atoi(value);
+        else if (strcmp(key, "--dead-ms") == 0)
+            set.dead_ms = atoi(value);
         else if (strcmp(key, "--context") == 0)
             set.context = (uint64_t)atoll(value);
         else if (strcmp(key, "--prefill") == 0)

@@ -36,6 +36,7 @@ export class Rig {
     // A fake worker; resolves when the coordinator has it in state `state`.
     async add(name, ...words) {
         const args = scaled([...(words.includes('--decode') ? [] : ['--decode', '100']), ...(words.includes('--prefill') ? [] : ['--prefill', '10000']), ...words]);
+        if (fullLength) args.push('--dead-ms', '5000'); // as the worker has it
         const state = args.includes('load') ? 'loading' : 'ready';
         const events = []; // from the first line on: what comes in one piece with the welcome counts
         const fake = await start('tests/fleet/fake_worker', ['--coordinator', this.coordinator.mesh, '--name', name, ...args], /"event":"welcome"/,
