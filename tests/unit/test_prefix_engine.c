@@ -15,7 +15,12 @@
 #include "worker/model/model.h"
 #include <stdio.h>
 
-enum { N_CHATS = 6, BLOCK = MODEL_CHUNK_TOKENS, MIB = 1 << 20 };
+enum { N_CHATS = 6, BLOCK = MODEL_CHUNK_TOKENS };
+#ifdef SILICEO_DEBUG /* sanitizers see the same paths sooner */
+enum { N_TALKS = 1, N_CANCELS = 3, N_ROUNDS = 1 };
+#else
+enum { N_TALKS = 3, N_CANCELS = 6, N_ROUNDS = 2 };
+#endif
 
 static engine_run plain;
 static cJSON *chats[N_CHATS]; /* of the corpus, the longest of its first ones */
@@ -177,7 +182,7 @@ static void every_next_turn_goes_on_from_the_last_one(void **state) {
     engine_run r;
     open_cached(&r, 1024, 4, 64);
     uint64_t skipped = 0, all = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_TALKS; i++) {
         uint64_t before = 0;
         int n_messages = cJSON_GetArraySize(chats[i]);
         for (int n = 2; n <= n_messages && n <= 8; n += 2) {
@@ -280,7 +285,7 @@ static void a_cancelled_request_leaves_what_is_true(void **state) {
     engine_run r;
     open_cached(&r, 1024, 2, 64);
     const ask a = {.chat = chats[4], .n_messages = 6, .system = LONG_SYSTEM};
-    for (int n_steps = 0; n_steps < 6; n_steps++) {
+    for (int n_steps = 0; n_steps < N_CANCELS; n_steps++) {
         submit(&r, &a, NULL);
         run_steps(&r, n_steps);
         assert_true(engine_cancel(r.e, 0, 0));
@@ -341,7 +346,7 @@ static void company_and_hardly_any_room_change_nothing(void **state) {
         run_submit(&plain, i, WIRE_CHAT, bodies[i]);
         run_all(&plain);
     }
-    for (int round = 0; round < 2; round++) {
+    for (int round = 0; round < N_ROUNDS; round++) {
         run_forget(&r);
         for (uint64_t i = 0; i < N_CHATS; i++) {
             run_submit(&r, i, WIRE_CHAT, bodies[(i + (uint64_t)round) % N_CHATS]);
