@@ -181,7 +181,7 @@ $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/test
 # Programs first, then scripts; what a sanitizer build runs leaves out what needs no C of ours.
 TEST_NAMES    := $(patsubst $(BUILD)/tests/%,%,$(TESTS) $(REPLAYS))
 TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/kernels/test_*.sh tests/fleet/test_*.sh tests/fleet/test_*.mjs tests/clients/test_*.mjs tests/browser/test_*.mjs)))
-THREAD_TESTS  := $(filter unit/test_ring unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_engine_loop,$(TEST_NAMES))
+THREAD_TESTS  := $(filter unit/test_ring unit/test_prefix_cache unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_engine_loop,$(TEST_NAMES))
 # Minutes of arithmetic on paths that other tests run under the sanitizers as well.
 SAN_SKIPS     := golden/test_chunks golden/test_tiers golden/test_company golden/test_kv_types clients/test_conversations.mjs clients/test_integrity.mjs clients/test_schemas.mjs clients/test_ai_sdk.mjs clients/test_langchain.mjs clients/test_zod.mjs fleet/test_failover_forms.mjs fleet/test_deploy.mjs browser/test_dashboard.mjs
 SAN_SKIPS     += golden/test_poison golden/test_recall golden/test_speculation
