@@ -185,10 +185,11 @@ static status plan_slots(memory_plan *plan, const model_config *c, const plan_re
     return STATUS_OK;
 }
 
-/* A draft model computes on the CPU. */
-static void add_draft_line(memory_plan *plan, const plan_request *r) {
-    if (r->draft_bytes == 0) return;
-    char *note = add_line(plan, "draft model", PLAN_RAM, r->draft_bytes);
+/* Drafts and MTP blocks compute on the CPU; n_pages: those of its pages that are counted here. */
+static void add_draft_line(memory_plan *plan, const plan_request *r, uint32_t n_pages) {
+    uint64_t bytes = r->draft_bytes + n_pages * r->draft_page_bytes;
+    if (bytes == 0) return;
+    char *note = add_line(plan, "draft model", PLAN_RAM, bytes);
     (void)snprintf(note, NOTE_BYTES, "its file and states; up to %u guesses", r->n_guesses);
 }
 
@@ -217,7 +218,7 @@ static void add_fixed_lines(memory_plan *plan, const model_config *c, const mode
     uint32_t n_states = plan->n_states + plan->n_snapshots;
     note = add_line(plan, "recurrent states", PLAN_RAM, n_states * state);
     (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes", n_states, state);
-    add_draft_line(plan, r);
+    add_draft_line(plan, r, 0); /* the model's pages are planned with the draft's */
     note = add_line(plan, "workspace", PLAN_RAM, plan->max_rows * row_bytes(c));
     (void)snprintf(note, NOTE_BYTES, "%u rows a step, an estimate", plan->max_rows);
     /* One float row a sequence, and the sampler's copy and candidates. */
@@ -445,6 +446,7 @@ static void add_cuda_host_lines(memory_plan *plan, const model_config *c,
         (void)snprintf(note, NOTE_BYTES, "%" PRIu64 " of up to %" PRIu64 " bytes",
                        plan->n_experts_total, largest);
     }
+    add_draft_line(plan, r, plan->n_pages);
     note = add_line(plan, "staging", PLAN_PINNED, CUDA_STAGING_BYTES);
     (void)snprintf(note, NOTE_BYTES, "weights on their way to VRAM");
     uint64_t logits = (uint64_t)c->n_vocab * (8 * (uint64_t)plan->max_outputs + 4 + 8);
