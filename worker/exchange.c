@@ -70,8 +70,7 @@ static size_t copy_length(const wire_message *m) {
     }
     if (m->type == WIRE_DONE) {
         return padded(m->done.n_boundaries * sizeof *m->done.boundaries) +
-               padded(m->done.n_lost * sizeof *m->done.lost) +
-               padded(m->done.result.length);
+               padded(m->done.n_lost * sizeof *m->done.lost) + padded(m->done.result.length);
     }
     CHECK(m->type == WIRE_ERROR);
     return padded(m->error.code.length) + padded(m->error.param.length) +
