@@ -245,6 +245,15 @@ static void a_resumed_answer_goes_on_with_the_same_tokens(void **state) {
     run_close(&r);
 }
 
+static void assert_refused(const engine_params *params, const char *words) {
+    error err = {0};
+    engine *e = NULL;
+    const engine_sink sink = {0};
+    assert_int_not_equal(engine_open(&e, params, &sink, &err), STATUS_OK);
+    assert_null(e);
+    if (strstr(err.text, words) == NULL) fail_msg("'%s' has no '%s'", err.text, words);
+}
+
 /* --- the block of a model that has one --- */
 
 static bool make_model(const char *params, const char *path) {
@@ -305,6 +314,12 @@ static void the_models_own_block_changes_no_token(void **state) {
         }
         (void)unlink(path);
     }
+    engine_params other = run_params(); /* 512 tokens are not the demo model's vocabulary */
+    other.speculate = SPECULATE_DRAFT;
+    other.draft_path = path;
+    assert_true(make_model(params[0], path));
+    assert_refused(&other, "vocabulary has 512 tokens, the model's has 4096");
+    (void)unlink(path);
     (void)rmdir(folder);
     free(off);
 }
@@ -359,15 +374,6 @@ static void draws_have_the_distribution_of_no_guesses(void **state) {
 }
 
 /* --- what is refused --- */
-
-static void assert_refused(const engine_params *params, const char *words) {
-    error err = {0};
-    engine *e = NULL;
-    const engine_sink sink = {0};
-    assert_int_not_equal(engine_open(&e, params, &sink, &err), STATUS_OK);
-    assert_null(e);
-    if (strstr(err.text, words) == NULL) fail_msg("'%s' has no '%s'", err.text, words);
-}
 
 static void what_cannot_guess_is_refused_with_the_reason(void **state) {
     (void)state;
