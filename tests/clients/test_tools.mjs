@@ -127,9 +127,9 @@ for (const stream of [false, true]) {
         tools[2].function.parameters.additionalProperties = false;
         const ajv = new Ajv({ strict: false }), fits = Object.fromEntries(tools.map((t) => [t.function.name, ajv.compile(t.function.parameters)]));
         const seen = new Set();
-        for (let seed = 1; seed <= 24; seed++) {
+        for (let seed = 1; seed <= 12; seed++) {
             const choice = seed % 4 === 0 ? { type: 'function', function: { name: tools[(seed / 4) % 3].function.name } } : 'required';
-            const r = await run({ messages: ask('Rome'), tools, tool_choice: choice, temperature: seed <= 6 ? 0 : 2, seed, parallel_tool_calls: seed % 2 === 0, max_tokens: 600, ...thinks(seed % 3 === 0) });
+            const r = await run({ messages: ask('Rome'), tools, tool_choice: choice, temperature: seed <= 3 ? 0 : 2, seed, parallel_tool_calls: seed % 2 === 0, max_tokens: 600, ...thinks(seed % 3 === 0) });
             assert.ok(r.calls.length > 0, JSON.stringify(r));
             for (const call of r.error === null ? r.calls : r.calls.slice(0, r.error.index)) {
                 assert.ok(call.name in fits, call.name);
