@@ -18,14 +18,14 @@ enum {
 };
 
 struct engine_loop {
+    model_shelf shelf; /* first: its ring stands on cache lines of its own */
     const engine_loop_params *params;
     exchange *x;
+    engine_stats told;
+    uint64_t stats_ms;
     thread self;
-    model_shelf shelf;
     bool failed; /* every order is refused until the stop */
     bool stop;
-    uint64_t stats_ms;
-    engine_stats told;
 };
 
 static void come_round(engine_loop *l) {

@@ -319,7 +319,7 @@ status shelf_tend(model_shelf *s, uint64_t now_ms, error *err) {
     if (!s->started) end_start(s);
     close_idle(s, now_ms);
     int yields = who_yields(s, now_ms);
-    if (yields != SHELF_NONE && !s->models[yields].busy) {
+    if (yields != SHELF_NONE && !s->models[yields].busy && !s->models[yields].fresh) {
         unload(s, yields, "another model is asked for");
     }
     int wanted = next_wanted(s, now_ms);

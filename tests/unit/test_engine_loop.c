@@ -217,6 +217,23 @@ static void a_busy_model_finishes_its_requests_and_then_makes_room(void **state)
     assert_int_equal(atomic_load(&double_engine.n_open), 1);
 }
 
+/* Nobody has patience: each that comes lets in who waited for it before it goes. */
+static void models_take_turns_without_patience(void **state) {
+    (void)state;
+    static const char *const names[] = {"a", "b", "c"};
+    params.max_loaded = 1;
+    params.patience_ms = 0;
+    for (uint64_t i = 0; i < 12; i++)
+        give(i + 1, names[i % 3], "2", 0);
+    start();
+    for (int done = 0; done < 12;) {
+        const wire_message *m = &expect(REPORT_MESSAGE)->message;
+        assert_int_not_equal(m->type, WIRE_ERROR);
+        done += m->type == WIRE_DONE;
+    }
+    assert_true(atomic_load(&double_engine.n_opened) <= 4);
+}
+
 static void a_model_that_does_not_fit_waits_until_another_goes(void **state) {
     (void)state;
     params.n_models = 2;
@@ -293,6 +310,7 @@ int main(void) {
         TEST(requests_go_on_while_another_model_loads),
         TEST(an_idle_model_is_closed_and_comes_back),
         TEST(a_busy_model_finishes_its_requests_and_then_makes_room),
+        TEST(models_take_turns_without_patience),
         TEST(a_model_that_does_not_fit_waits_until_another_goes),
         TEST(who_waits_can_be_cancelled_and_has_a_deadline),
         TEST(a_later_failure_ends_only_the_requests_of_the_model),
