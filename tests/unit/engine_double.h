@@ -16,7 +16,7 @@ typedef struct engine_double {
     atomic_bool load_fails;
     atomic_int room; /* engines that fit at once; 0: any number */
     atomic_int n_open;
-    atomic_int n_opened; /* in all */
+    atomic_int n_opened;       /* in all */
     atomic_bool step_waits;    /* a step does not return while set */
     atomic_bool device_fails;  /* the next step */
     atomic_bool queue_is_full; /* engine_submit() refuses */
