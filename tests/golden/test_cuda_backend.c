@@ -26,10 +26,28 @@ static model_params params_of(backend_kind kind, activation_type activations, ui
                           .inserts_per_layer = inserts};
 }
 
+/* A model of two layers, one of each mixer, whose rows use half of all experts. */
+static const char small_params[] =
+    "{\"arch\":\"qwen35moe\",\"layers\":2,\"interval\":2,\"hidden\":256,\"heads\":2,"
+    "\"kv_heads\":1,\"experts\":16,\"topk\":8,\"ff_exp\":256,\"ff_shexp\":256,\"k_heads\":1,"
+    "\"v_heads\":2,\"vocab\":384,\"type\":\"Q4_K_M\",\"seed\":78}";
+
+static char folder[256], small_path[300];
+
+/* What slots are tested on: the demo model on a card; a small one where every thread of a kernel
+ * is a fiber, whose few slots are about as scarce. */
+static const char *slots_path(void) {
+    return getenv("SILICEO_TEST_BACKEND") != NULL ? "deploy/models/demo.gguf" : small_path;
+}
+static uint32_t few_slots(void) {
+    return getenv("SILICEO_TEST_BACKEND") != NULL ? 32 : 20;
+}
+
 /* Logits of all ids, in steps of `chunk`; the caller frees. */
-static float *logits_in_steps(const model_params *p, size_t chunk, size_t *n_vocab) {
+static float *logits_in_steps(const char *path, const model_params *p, size_t chunk,
+                              size_t *n_vocab) {
     run r;
-    run_open(&r, "deploy/models/demo.gguf", p);
+    run_open(&r, path, p);
     *n_vocab = r.config->n_vocab;
     float *logits = calloc(N_IDS * *n_vocab, sizeof *logits);
     assert_non_null(logits);
@@ -119,12 +137,12 @@ static void slots_change_no_bit(void **state) {
     for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
         size_t n_vocab = 0;
         const model_params all = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 0, 4);
-        float *expected = logits_in_steps(&all, chunk, &n_vocab);
+        float *expected = logits_in_steps(slots_path(), &all, chunk, &n_vocab);
         for (uint32_t i = 0; i < 4; i++) {
             model_params few =
-                params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 32, i % 2 == 0 ? 1 : 4);
+                params_of(BACKEND_CUDA, ACTIVATIONS_INT8, few_slots(), i % 2 == 0 ? 1 : 4);
             few.pin_experts = i >= 2;
-            float *got = logits_in_steps(&few, chunk, &n_vocab);
+            float *got = logits_in_steps(slots_path(), &few, chunk, &n_vocab);
             assert_memory_equal(expected, got, N_IDS * n_vocab * sizeof *got);
             free(got);
         }
@@ -136,10 +154,10 @@ static void slots_change_no_bit(void **state) {
 static void forgotten_slots_are_never_read(void **state) {
     (void)state;
     for (int pinned = 0; pinned < 2; pinned++) {
-        model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 32, 4);
+        model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, few_slots(), 4);
         p.pin_experts = pinned == 1;
         run r;
-        run_open(&r, "deploy/models/demo.gguf", &p);
+        run_open(&r, slots_path(), &p);
         size_t n = r.config->n_vocab;
         float *before = calloc(2 * N_IDS * n, sizeof *before), *after = before + N_IDS * n;
         assert_non_null(before);
@@ -207,7 +225,7 @@ static void the_largest_logit_is_found_where_it_is_with_graphs_and_without(void 
     (void)state;
     model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, 0, 4);
     size_t n_vocab = 0;
-    float *whole = logits_in_steps(&p, 1, &n_vocab);
+    float *whole = logits_in_steps("deploy/models/demo.gguf", &p, 1, &n_vocab);
     float *logits = calloc(N_IDS * n_vocab, sizeof *logits);
     assert_non_null(logits);
     for (int i = 0; i < 2; i++) {
@@ -275,13 +293,13 @@ static void the_cpu_lane_changes_rounding_alone(void **state) {
     for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
         size_t n_vocab = 0;
         const model_params cpu = params_of(BACKEND_CPU, ACTIVATIONS_F32, 0, 4);
-        float *expected = logits_in_steps(&cpu, N_IDS, &n_vocab);
+        float *expected = logits_in_steps(slots_path(), &cpu, N_IDS, &n_vocab);
         for (cpu_lane lane = CPU_LANE_ON; lane <= CPU_LANE_ALL; lane++) {
-            model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_F32, 32, 4);
+            model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_F32, few_slots(), 4);
             p.lane = lane;
             p.pin_experts =
                 lane == CPU_LANE_ALL; /* where all are pinned, on leaves decoding alone */
-            float *got = logits_in_steps(&p, chunk, &n_vocab);
+            float *got = logits_in_steps(slots_path(), &p, chunk, &n_vocab);
             float d = most_apart(expected, got, N_IDS * n_vocab);
             if (!(d <= 1e-4f)) fail_msg("lane %d, steps of %zu: %g", lane, chunk, (double)d);
             free(got);
@@ -289,12 +307,6 @@ static void the_cpu_lane_changes_rounding_alone(void **state) {
         free(expected);
     }
 }
-
-/* A model of two layers, one of each mixer, whose rows use half of all experts. */
-static const char small_params[] =
-    "{\"arch\":\"qwen35moe\",\"layers\":2,\"interval\":2,\"hidden\":256,\"heads\":2,"
-    "\"kv_heads\":1,\"experts\":16,\"topk\":8,\"ff_exp\":256,\"ff_shexp\":256,\"k_heads\":1,"
-    "\"v_heads\":2,\"vocab\":384,\"type\":\"Q4_K_M\",\"seed\":78}";
 
 enum { VERIFIED = 5, AT = 62, KEPT = 1 };
 
@@ -375,19 +387,10 @@ static void verify_case(const char *path, kv_type kv, uint32_t n_slots, bool pin
 
 static void verified_rows_have_the_bits_of_steps_of_their_own(void **state) {
     (void)state;
-    const char *base = getenv("TMPDIR");
-    char folder[256], path[300];
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-cuda-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    assert_non_null(mkdtemp(folder));
-    (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
-    assert_true(generate_model(small_params, path));
-    verify_case(path, KV_F16, 0, false);
-    verify_case(path, KV_Q8, 20, true);
-    verify_case(path, KV_Q4, 20, false);
-    verify_case(path, KV_F32, 0, false);
-    (void)unlink(path);
-    (void)rmdir(folder);
+    verify_case(small_path, KV_F16, 0, false);
+    verify_case(small_path, KV_Q8, 20, true);
+    verify_case(small_path, KV_Q4, 20, false);
+    verify_case(small_path, KV_F32, 0, false);
 }
 
 /* One context for all backends of the process; the end of one leaves the others theirs. */
@@ -432,6 +435,22 @@ static void a_model_larger_than_the_card_is_refused_with_both_sizes(void **state
     gguf_close(file);
 }
 
+static int set_up(void **state) {
+    if (choose_driver(state) != 0) return -1;
+    const char *base = getenv("TMPDIR");
+    (void)snprintf(folder, sizeof folder, "%s/siliceo-cuda-XXXXXX",
+                   base != NULL ? base : "/tmp");
+    if (mkdtemp(folder) == NULL) return -1;
+    (void)snprintf(small_path, sizeof small_path, "%s/model.gguf", folder);
+    return generate_model(small_params, small_path) ? 0 : -1;
+}
+
+static int remove_small(void **state) {
+    (void)state;
+    (void)unlink(small_path);
+    return rmdir(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float_logits_are_those_of_the_cpu),
@@ -446,5 +465,5 @@ int main(void) {
         cmocka_unit_test(models_share_the_card_in_turn),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),
     };
-    return cmocka_run_group_tests(tests, choose_driver, NULL);
+    return cmocka_run_group_tests(tests, set_up, remove_small);
 }
