@@ -69,14 +69,16 @@ await test('what is wrong is a 400 that names the field', async () => {
     assert.equal(long.param, 'input[1]');
     await assert.rejects(client.embeddings.create({ model: 'none', input: 'a' }), OpenAI.NotFoundError);
 });
-await test('2,048 inputs pass beside a chat that streams on and says what it always says', async () => {
+// The most that are allowed; fewer where sanitizers make each ten times as long.
+const most = /address|thread/.test(process.env.SILICEO_BUILD ?? '') ? 256 : 2048;
+await test(`${most} inputs pass beside a chat that streams on and says what it always says`, async () => {
     const messages = [{ role: 'user', content: 'Who wrote The Name of the Rose?' }];
     const chat = async () => {
         let text = '';
         for await (const chunk of await client.chat.completions.create({ model: 'demo', messages, temperature: 0, stream: true })) text += chunk.choices[0]?.delta.content ?? '';
         return text;
     };
-    const alone = await chat(), short = texts.map((t) => t.slice(0, 9)), many = Array.from({ length: 2048 }, (_, i) => short[i % short.length]);
+    const alone = await chat(), short = texts.map((t) => t.slice(0, 9)), many = Array.from({ length: most }, (_, i) => short[i % short.length]);
     const all = vectors(many);
     let over = false, n = 0;
     void all.then(() => { over = true; });
@@ -87,7 +89,7 @@ await test('2,048 inputs pass beside a chat that streams on and says what it alw
     await idle(fleet.url);
 });
 await test('a client that leaves inside a batch stops it', async () => {
-    const abort = new AbortController(), all = client.embeddings.create({ model: 'demo', input: Array(2048).fill('word '.repeat(200)) }, { signal: abort.signal });
+    const abort = new AbortController(), all = client.embeddings.create({ model: 'demo', input: Array(most).fill('word '.repeat(200)) }, { signal: abort.signal });
     await until(async () => (await status(fleet.url)).nodes.some(works), 'it runs');
     abort.abort();
     await assert.rejects(all, OpenAI.APIUserAbortError);
