@@ -88,14 +88,14 @@ static void *open_tokens(const answer_params *p) {
     return malloc(1);
 }
 
-static void restart_tokens(void *answer, size_t first, size_t n, bool resumes) {
+void answer_restart_whole(void *answer, size_t first, size_t n, bool resumes) {
     (void)answer;
     (void)first;
     (void)n;
     (void)resumes;
 }
 
-static status add_tokens(void *answer, const wire_tokens *tokens, json_text *out, error *err) {
+status answer_add_nothing(void *answer, const wire_tokens *tokens, json_text *out, error *err) {
     (void)answer;
     (void)tokens;
     (void)out;
@@ -115,8 +115,8 @@ const answer_style answer_tokenize = {
     .read = read_tokens,
     .open = open_tokens,
     .release = free,
-    .restart = restart_tokens,
-    .add = add_tokens,
+    .restart = answer_restart_whole,
+    .add = answer_add_nothing,
     .finish = finish_tokens,
     .break_off = answer_fail_openai,
     .keepalive = answer_comment,
@@ -127,8 +127,8 @@ const answer_style answer_detokenize = {
     .read = read_tokens,
     .open = open_tokens,
     .release = free,
-    .restart = restart_tokens,
-    .add = add_tokens,
+    .restart = answer_restart_whole,
+    .add = answer_add_nothing,
     .finish = finish_tokens,
     .break_off = answer_fail_openai,
     .keepalive = answer_comment,

@@ -23,21 +23,6 @@ static void *open_vectors(const answer_params *p) {
     return v;
 }
 
-/* The answer comes whole: there is nothing to forget. */
-static void restart_vectors(void *answer, size_t first, size_t n, bool resumes) {
-    (void)answer;
-    (void)first;
-    (void)n;
-    (void)resumes;
-}
-
-static status add_tokens(void *answer, const wire_tokens *tokens, json_text *out, error *err) {
-    (void)answer;
-    (void)tokens;
-    (void)out;
-    return error_set(err, STATUS_BAD_INPUT, "tokens: none were asked for");
-}
-
 static void add_rest(const vectors *v, const wire_done *done, json_text *out) {
     json_text_add(out, done->result.bytes, done->result.length);
     json_text_format(out, ",\"model\":");
@@ -68,8 +53,8 @@ const answer_style answer_embeddings = {
     .read = vector_params_read_embeddings,
     .open = open_vectors,
     .release = free,
-    .restart = restart_vectors,
-    .add = add_tokens,
+    .restart = answer_restart_whole,
+    .add = answer_add_nothing,
     .finish = finish_embeddings,
     .break_off = answer_fail_openai,
     .keepalive = answer_comment,
@@ -80,8 +65,8 @@ const answer_style answer_rerank = {
     .read = vector_params_read_rerank,
     .open = open_vectors,
     .release = free,
-    .restart = restart_vectors,
-    .add = add_tokens,
+    .restart = answer_restart_whole,
+    .add = answer_add_nothing,
     .finish = finish_rerank,
     .break_off = answer_fail_openai,
     .keepalive = answer_comment,

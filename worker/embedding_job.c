@@ -1,5 +1,6 @@
 #include "worker/embedding_job.h"
 
+#include "worker/job_fields.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,41 +9,25 @@
 static const char default_instruction[] =
     "Given a web search query, retrieve relevant passages that answer the query";
 
-typedef struct reader {
-    const cJSON *body;
-    char *param; /* [CHAT_PARAM_SIZE] */
-    error *err;
-} reader;
-
-static status refuse(const reader *r, const char *name, const char *what) {
-    (void)snprintf(r->param, CHAT_PARAM_SIZE, "%s", name);
-    return error_set(r->err, STATUS_BAD_INPUT, "%s %s", name, what);
-}
-
-/* A present field that is not null. */
-static const cJSON *find(const reader *r, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(r->body, name);
-    return cJSON_IsNull(item) ? NULL : item;
-}
-
-static status read_whole_number(const reader *r, const char *name, double most, double *out) {
-    const cJSON *item = find(r, name);
+static status read_whole_number(const job_reader *r, const char *name, double most,
+                                double *out) {
+    const cJSON *item = job_find(r, name);
     char what[80];
     if (item == NULL) return STATUS_OK;
     double value = item->valuedouble;
     if (!cJSON_IsNumber(item) || !(value >= 1 && value <= most) || value > floor(value)) {
         (void)snprintf(what, sizeof what, "must be an integer from 1 to %.0f", most);
-        return refuse(r, name, what);
+        return job_refuse(r, name, what);
     }
     *out = value;
     return STATUS_OK;
 }
 
-static status read_text(const reader *r, const char *name, const char **out) {
-    const cJSON *item = find(r, name);
+static status read_text(const job_reader *r, const char *name, const char **out) {
+    const cJSON *item = job_find(r, name);
     if (item == NULL && *out != NULL) return STATUS_OK;
-    if (item == NULL) return refuse(r, name, "is missing");
-    if (!cJSON_IsString(item)) return refuse(r, name, "must be a string");
+    if (item == NULL) return job_refuse(r, name, "is missing");
+    if (!cJSON_IsString(item)) return job_refuse(r, name, "must be a string");
     *out = item->valuestring;
     return STATUS_OK;
 }
@@ -64,25 +49,27 @@ static bool are_ids(const cJSON *list, uint32_t n_vocab) {
     return true;
 }
 
-static status read_inputs(embedding_job *j, const reader *r, const char *name,
+static status read_inputs(embedding_job *j, const job_reader *r, const char *name,
                           uint32_t n_vocab) {
-    const cJSON *list = find(r, name);
+    const cJSON *list = job_find(r, name);
     char item_name[CHAT_PARAM_SIZE];
-    if (list == NULL) return refuse(r, name, "is missing");
+    if (list == NULL) return job_refuse(r, name, "is missing");
     if (!cJSON_IsArray(list) || list->child == NULL)
-        return refuse(r, name, "must be a list with something in it");
+        return job_refuse(r, name, "must be a list with something in it");
     j->inputs = list;
     for (const cJSON *item = list->child; item != NULL; item = item->next)
         j->n_inputs++;
-    if (j->n_inputs > EMBEDDING_MAX_INPUTS) return refuse(r, name, "has more than 2048 items");
+    if (j->n_inputs > EMBEDDING_MAX_INPUTS)
+        return job_refuse(r, name, "has more than 2048 items");
     size_t i = 0;
     for (const cJSON *item = list->child; item != NULL; item = item->next, i++) {
         if (cJSON_IsString(item) || (j->kind == WIRE_EMBED && are_ids(item, n_vocab))) continue;
         embedding_job_input_name(j, i, item_name);
-        return refuse(r, item_name,
-                      j->kind == WIRE_RERANK ? "must be a string"
-                                             : "must be a string or a list of ids of tokens "
-                                               "of this model");
+        return job_refuse(r, item_name,
+                          j->kind == WIRE_RERANK
+                              ? "must be a string"
+                              : "must be a string or a list of ids of tokens "
+                                "of this model");
     }
     return STATUS_OK;
 }
@@ -95,7 +82,7 @@ static uint64_t answer_bytes(const embedding_job *j) {
     return 80 + (j->base64 ? 6 * (uint64_t)j->n_dimensions : 16 * (uint64_t)j->n_dimensions);
 }
 
-static status check_answer(const embedding_job *j, const reader *r) {
+static status check_answer(const embedding_job *j, const job_reader *r) {
     uint64_t most = answer_bytes(j) * j->n_inputs;
     char what[160];
     if (most <= WIRE_MAX_BODY) return STATUS_OK;
@@ -104,10 +91,11 @@ static status check_answer(const embedding_job *j, const reader *r) {
                    "for %d: %ssend fewer",
                    j->n_inputs, j->n_dimensions, (unsigned long long)most, WIRE_MAX_BODY,
                    j->base64 ? "" : "ask for base64 or ");
-    return refuse(r, "input", what);
+    return job_refuse(r, "input", what);
 }
 
-static status read_embed(embedding_job *j, const reader *r, uint32_t n_vocab, uint32_t n_embd) {
+static status read_embed(embedding_job *j, const job_reader *r, uint32_t n_vocab,
+                         uint32_t n_embd) {
     const char *format = "float";
     double dimensions = n_embd;
     status rc = read_inputs(j, r, "input", n_vocab);
@@ -117,15 +105,15 @@ static status read_embed(embedding_job *j, const reader *r, uint32_t n_vocab, ui
     j->n_dimensions = (uint32_t)dimensions;
     j->base64 = strcmp(format, "base64") == 0;
     if (!j->base64 && strcmp(format, "float") != 0)
-        return refuse(r, "encoding_format", "must be float or base64");
+        return job_refuse(r, "encoding_format", "must be float or base64");
     return check_answer(j, r);
 }
 
 /* --- rerank --- */
 
-static status read_rerank(embedding_job *j, const reader *r) {
+static status read_rerank(embedding_job *j, const job_reader *r) {
     double top = 0;
-    const cJSON *back = find(r, "return_documents");
+    const cJSON *back = job_find(r, "return_documents");
     j->instruction = default_instruction;
     status rc = read_text(r, "query", &j->query);
     if (rc == STATUS_OK) rc = read_text(r, "instruction", &j->instruction);
@@ -133,7 +121,7 @@ static status read_rerank(embedding_job *j, const reader *r) {
     if (rc == STATUS_OK) rc = read_whole_number(r, "top_n", INT32_MAX, &top);
     if (rc != STATUS_OK) return rc;
     if (back != NULL && !cJSON_IsBool(back))
-        return refuse(r, "return_documents", "must be true or false");
+        return job_refuse(r, "return_documents", "must be true or false");
     j->returns_documents = cJSON_IsTrue(back);
     j->n_top = top > 0 && top < (double)j->n_inputs ? (size_t)top : j->n_inputs;
     return STATUS_OK;
@@ -148,7 +136,7 @@ status embedding_job_parse(embedding_job *out, wire_kind kind, const char *body,
     out->kind = kind;
     status rc = json_parse(&out->body, body, length, "request body", err);
     if (rc != STATUS_OK) return rc;
-    const reader r = {out->body, param, err};
+    const job_reader r = {out->body, param, err};
     if (!cJSON_IsObject(out->body))
         rc = error_set(err, STATUS_BAD_INPUT, "the request body must be a JSON object");
     else
