@@ -1,5 +1,6 @@
 #include "coordinator/chat_build.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,6 +42,19 @@ status chat_build_refuse(const chat_build *b, const char *path, const char *what
 const cJSON *chat_build_find(const cJSON *object, const char *name) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
     return cJSON_IsNull(item) ? NULL : item;
+}
+
+bool chat_build_is_whole(const cJSON *item, double min, double max) {
+    double v = item->valuedouble;
+    return cJSON_IsNumber(item) && v >= min && v <= max && !(v > floor(v));
+}
+
+bool chat_build_is_ids(const cJSON *list) {
+    if (!cJSON_IsArray(list) || list->child == NULL) return false;
+    for (const cJSON *id = list->child; id != NULL; id = id->next) {
+        if (!chat_build_is_whole(id, 0, INT32_MAX)) return false;
+    }
+    return true;
 }
 
 void chat_build_put(chat_build *b, cJSON *object, const char *name, cJSON *item) {

@@ -33,6 +33,10 @@ status chat_build_end(chat_build *b, chat_params *out, status rc);
 status chat_build_refuse(const chat_build *b, const char *path, const char *what);
 /* Present and not null. */
 const cJSON *chat_build_find(const cJSON *object, const char *name);
+/* A whole number from min to max. */
+bool chat_build_is_whole(const cJSON *item, double min, double max);
+/* A list of token ids, one at least. */
+bool chat_build_is_ids(const cJSON *list);
 /* object[name] = item, which is taken also on failure. */
 void chat_build_put(chat_build *b, cJSON *object, const char *name, cJSON *item);
 void chat_build_put_text(chat_build *b, cJSON *object, const char *name, const char *text);

@@ -1,7 +1,7 @@
 #include "coordinator/completion_params.h"
 
 #include "common/json.h"
-#include <math.h>
+#include "coordinator/chat_build.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,71 +35,50 @@ static status refuse(const reader *r, const char *name, const char *what) {
     return error_set(r->err, STATUS_BAD_INPUT, "%s: %s", name, what);
 }
 
-/* Present and not null. */
-static const cJSON *find(const reader *r, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(r->root, name);
-    return cJSON_IsNull(item) ? NULL : item;
-}
-
-static bool is_id(const cJSON *item) {
-    double v = item->valuedouble;
-    return cJSON_IsNumber(item) && v >= 0 && v <= INT32_MAX && !(v > floor(v));
-}
-
-static bool all_ids(const cJSON *list) {
-    if (!cJSON_IsArray(list) || list->child == NULL) return false;
-    for (const cJSON *item = list->child; item != NULL; item = item->next) {
-        if (!is_id(item)) return false;
-    }
-    return true;
-}
-
 /* One prompt, or a list of them: *n counts. */
 static status check_prompt(const reader *r, size_t *n) {
-    const cJSON *prompt = find(r, "prompt");
+    const cJSON *prompt = chat_build_find(r->root, "prompt");
     char name[40];
     *n = 1;
     if (prompt == NULL) return refuse(r, "prompt", "is missing");
-    if (cJSON_IsString(prompt) || all_ids(prompt)) return STATUS_OK;
+    if (cJSON_IsString(prompt) || chat_build_is_ids(prompt)) return STATUS_OK;
     if (!cJSON_IsArray(prompt) || prompt->child == NULL)
         return refuse(r, "prompt", "is not a text, a list of texts or a list of token ids");
     *n = 0;
     for (const cJSON *item = prompt->child; item != NULL; item = item->next) {
         (void)snprintf(name, sizeof name, "prompt[%zu]", (*n)++);
-        if (!cJSON_IsString(item) && !all_ids(item))
+        if (!cJSON_IsString(item) && !chat_build_is_ids(item))
             return refuse(r, name, "is neither a text nor a list of token ids");
     }
     return STATUS_OK;
 }
 
-static bool is_whole(const cJSON *item, double min, double max) {
-    double v = item->valuedouble;
-    return cJSON_IsNumber(item) && v >= min && v <= max && !(v > floor(v));
-}
-
 static status check_limits(const reader *r, chat_params *p, size_t n_prompts) {
-    const cJSON *n = find(r, "n"), *best_of = find(r, "best_of");
-    const cJSON *logprobs = find(r, "logprobs"), *limit = find(r, "max_completion_tokens");
+    const cJSON *n = chat_build_find(r->root, "n"),
+                *best_of = chat_build_find(r->root, "best_of");
+    const cJSON *logprobs = chat_build_find(r->root, "logprobs"),
+                *limit = chat_build_find(r->root, "max_completion_tokens");
     p->n_choices = n == NULL ? 1 : (uint32_t)n->valuedouble;
-    if (best_of != NULL && !is_whole(best_of, p->n_choices, p->n_choices))
+    if (best_of != NULL && !chat_build_is_whole(best_of, p->n_choices, p->n_choices))
         return refuse(r, "best_of", "can only be equal to n");
     if (n_prompts * p->n_choices > WIRE_MAX_CHOICES) {
         return refuse(r, "prompt", "has more than 128 prompts, each counted n times");
     }
-    if (logprobs != NULL && !is_whole(logprobs, 0, 20))
+    if (logprobs != NULL && !chat_build_is_whole(logprobs, 0, 20))
         return refuse(r, "logprobs", "is not a whole number from 0 to 20");
-    if (limit == NULL) limit = find(r, "max_tokens");
+    if (limit == NULL) limit = chat_build_find(r->root, "max_tokens");
     p->max_tokens = limit == NULL ? COMPLETION_DEFAULT_TOKENS : (uint64_t)limit->valuedouble;
     return STATUS_OK;
 }
 
 /* The texts that the reply begins with; only texts that came as such are known here. */
 static status take_echo(const reader *r, chat_params *p) {
-    const cJSON *echo = find(r, "echo"), *prompt = find(r, "prompt");
+    const cJSON *echo = chat_build_find(r->root, "echo"),
+                *prompt = chat_build_find(r->root, "prompt");
     if (echo == NULL) return STATUS_OK;
     if (!cJSON_IsBool(echo)) return refuse(r, "echo", "is not true or false");
     if (!cJSON_IsTrue(echo)) return STATUS_OK;
-    if (find(r, "logprobs") != NULL)
+    if (chat_build_find(r->root, "logprobs") != NULL)
         return refuse(r, "echo", "cannot go with logprobs: a prompt's are not computed");
     p->told = cJSON_CreateObject();
     cJSON *texts = cJSON_AddArrayToObject(p->told, "echo");
@@ -114,9 +93,11 @@ static status take_echo(const reader *r, chat_params *p) {
 }
 
 static status take_options(const reader *r, chat_params *p) {
-    const cJSON *suffix = find(r, "suffix"), *options = find(r, "stream_options");
+    const cJSON *suffix = chat_build_find(r->root, "suffix"),
+                *options = chat_build_find(r->root, "stream_options");
     const cJSON *usage = cJSON_GetObjectItemCaseSensitive(options, "include_usage");
-    const cJSON *model = find(r, "model"), *priority = find(r, "priority");
+    const cJSON *model = chat_build_find(r->root, "model"),
+                *priority = chat_build_find(r->root, "priority");
     if (suffix != NULL && !(cJSON_IsString(suffix) && suffix->valuestring[0] == '\0'))
         return refuse(r, "suffix", "is not supported: text is only written at the end");
     if (usage != NULL && !cJSON_IsNull(usage) && !cJSON_IsBool(usage))
@@ -125,7 +106,7 @@ static status take_options(const reader *r, chat_params *p) {
         strlen(model->valuestring) > WIRE_MAX_NAME)
         return refuse(r, "model", "is missing, empty or longer than 128 bytes");
     p->include_usage = cJSON_IsTrue(usage);
-    p->stream = cJSON_IsTrue(find(r, "stream"));
+    p->stream = cJSON_IsTrue(chat_build_find(r->root, "stream"));
     (void)snprintf(p->model, sizeof p->model, "%s", model->valuestring);
     p->priority = -1;
     if (cJSON_IsString(priority) && strcmp(priority->valuestring, "background") == 0)
@@ -139,13 +120,14 @@ static status take_options(const reader *r, chat_params *p) {
 static cJSON *common_body(const reader *r, const chat_params *p) {
     cJSON *body = cJSON_CreateObject();
     for (const char *const *name = sampling; *name != NULL; name++) {
-        const cJSON *value = find(r, *name);
+        const cJSON *value = chat_build_find(r->root, *name);
         if (value != NULL)
             (void)cJSON_AddItemToObject(body, *name, cJSON_Duplicate(value, true));
     }
-    if (find(r, "max_tokens") == NULL && find(r, "max_completion_tokens") == NULL)
+    if (chat_build_find(r->root, "max_tokens") == NULL &&
+        chat_build_find(r->root, "max_completion_tokens") == NULL)
         (void)cJSON_AddNumberToObject(body, "max_tokens", (double)p->max_tokens);
-    const cJSON *logprobs = find(r, "logprobs");
+    const cJSON *logprobs = chat_build_find(r->root, "logprobs");
     if (logprobs != NULL)
         (void)cJSON_AddItemToObject(body, "logprobs", cJSON_Duplicate(logprobs, true));
     return body;
@@ -167,7 +149,7 @@ static char *print_with(cJSON *body, const cJSON *prompt) {
 }
 
 static status make_bodies(const reader *r, chat_params *p, size_t n_prompts) {
-    const cJSON *prompt = find(r, "prompt");
+    const cJSON *prompt = chat_build_find(r->root, "prompt");
     bool is_list = cJSON_IsArray(prompt) && !cJSON_IsNumber(prompt->child);
     cJSON *body = common_body(r, p);
     const cJSON *item = is_list ? prompt->child : prompt;

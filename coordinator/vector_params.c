@@ -1,7 +1,7 @@
 #include "coordinator/vector_params.h"
 
 #include "common/json.h"
-#include <math.h>
+#include "coordinator/chat_build.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -35,17 +35,6 @@ static status no_memory(const reader *r) {
     return error_set(r->err, STATUS_NO_MEMORY, "no memory for the request");
 }
 
-/* Present and not null. */
-static const cJSON *find(const reader *r, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(r->root, name);
-    return cJSON_IsNull(item) ? NULL : item;
-}
-
-static bool is_whole(const cJSON *item, double min, double max) {
-    double v = item->valuedouble;
-    return cJSON_IsNumber(item) && v >= min && v <= max && !(v > floor(v));
-}
-
 /* Hand a field on as it is: its tree moves. */
 static status pass(const reader *r, const char *name) {
     cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(r->root, name);
@@ -64,15 +53,16 @@ static status pass_in_list(const reader *r, const char *name) {
 }
 
 static status read_whole_number(const reader *r, const char *name, double most) {
-    const cJSON *item = find(r, name);
+    const cJSON *item = chat_build_find(r->root, name);
     char what[80];
     if (item == NULL) return STATUS_OK;
     (void)snprintf(what, sizeof what, "is not a whole number from 1 to %.0f", most);
-    return is_whole(item, 1, most) ? pass(r, name) : refuse(r, name, what);
+    return chat_build_is_whole(item, 1, most) ? pass(r, name) : refuse(r, name, what);
 }
 
 static status read_model_and_priority(const reader *r) {
-    const cJSON *model = find(r, "model"), *priority = find(r, "priority");
+    const cJSON *model = chat_build_find(r->root, "model"),
+                *priority = chat_build_find(r->root, "priority");
     const char *word = cJSON_GetStringValue(priority);
     if (!cJSON_IsString(model) || model->valuestring[0] == '\0' ||
         strlen(model->valuestring) > WIRE_MAX_NAME)
@@ -93,14 +83,6 @@ static bool is_text(const cJSON *item) {
     return cJSON_IsString(item) && item->valuestring[0] != '\0';
 }
 
-static bool is_list_of_ids(const cJSON *item) {
-    if (!cJSON_IsArray(item) || item->child == NULL) return false;
-    for (const cJSON *id = item->child; id != NULL; id = id->next) {
-        if (!is_whole(id, 0, INT32_MAX)) return false;
-    }
-    return true;
-}
-
 static size_t bytes_of(const cJSON *input) {
     return INPUT_FRAME_BYTES + (cJSON_IsString(input) ? strlen(input->valuestring)
                                                       : 4 * (size_t)cJSON_GetArraySize(input));
@@ -112,7 +94,7 @@ static status read_inputs(const reader *r, const cJSON *list) {
         if (n == VECTOR_MAX_INPUTS) return refuse(r, "input", "has more than 2048 inputs");
         if (cJSON_IsString(item) && item->valuestring[0] == '\0')
             return refuse_item(r, "input", n, "is empty");
-        if (!is_text(item) && !is_list_of_ids(item))
+        if (!is_text(item) && !chat_build_is_ids(item))
             return refuse_item(r, "input", n, "is neither a text nor a list of token ids");
         r->out->prompt_bytes += bytes_of(item);
     }
@@ -120,11 +102,11 @@ static status read_inputs(const reader *r, const cJSON *list) {
 }
 
 static status read_input(const reader *r) {
-    const cJSON *input = find(r, "input");
+    const cJSON *input = chat_build_find(r->root, "input");
     if (input == NULL) return refuse(r, "input", "is missing");
     if (cJSON_IsString(input) && input->valuestring[0] == '\0')
         return refuse(r, "input", "is empty");
-    if (is_text(input) || is_list_of_ids(input)) {
+    if (is_text(input) || chat_build_is_ids(input)) {
         r->out->prompt_bytes = bytes_of(input);
         return pass_in_list(r, "input");
     }
@@ -135,7 +117,7 @@ static status read_input(const reader *r) {
 }
 
 static status read_format(const reader *r) {
-    const cJSON *format = find(r, "encoding_format");
+    const cJSON *format = chat_build_find(r->root, "encoding_format");
     const char *word = cJSON_GetStringValue(format);
     if (format == NULL) return STATUS_OK;
     if (word == NULL || (strcmp(word, "float") != 0 && strcmp(word, "base64") != 0))
@@ -152,7 +134,7 @@ static status read_embeddings(reader *r) {
 /* --- rerank --- */
 
 static status read_text(reader *r, const char *name, bool needed) {
-    const cJSON *text = find(r, name);
+    const cJSON *text = chat_build_find(r->root, name);
     if (text == NULL && !needed) return STATUS_OK;
     if (text == NULL) return refuse(r, name, "is missing");
     if (!is_text(text)) return refuse(r, name, "is not a text, or an empty one");
@@ -196,7 +178,7 @@ static status read_documents(const reader *r) {
 }
 
 static status read_rerank(reader *r) {
-    const cJSON *back = find(r, "return_documents");
+    const cJSON *back = chat_build_find(r->root, "return_documents");
     r->n_frame = RERANK_FRAME_BYTES;
     status rc = read_text(r, "query", true);
     if (rc == STATUS_OK) rc = read_text(r, "instruction", false);
