@@ -1,0 +1,38 @@
+/* backend_cuda_experts.h - what the files of the routed experts share, private to them:
+ * backend_cuda_experts.c (the choice, decoding steps), backend_cuda_waves.c (prompts),
+ * backend_cuda_ship.c (records under way), backend_cuda_tiers.c (memory).
+ *
+ * Thread: the engine thread.
+ */
+#ifndef SILICEO_WORKER_BACKEND_CUDA_EXPERTS_H
+#define SILICEO_WORKER_BACKEND_CUDA_EXPERTS_H
+
+#include "worker/backend_cuda.h"
+
+/* A span's rows in the workspace. */
+const float *cuda_hidden_rows(const backend_cuda *b, const cuda_span *s);
+const void *cuda_hidden_acts(const backend_cuda *b, const cuda_span *s); /* NULL: none */
+int32_t *cuda_chosen_rows(const backend_cuda *b, const cuda_span *s);
+float *cuda_weight_rows(const backend_cuda *b, const cuda_span *s);
+/* The device's table of a layer's records. */
+cuda_pointer cuda_records_row(const backend_cuda *b, uint32_t layer);
+/* Bytes of one expert's matrix in a record. */
+uint64_t cuda_expert_matrix_bytes(const weight_experts *w);
+/* Wait for the router's choice of a span and list its experts in b->experts; false: failed. */
+bool cuda_read_choice(backend_cuda *b, const cuda_span *s);
+/* All of the experts' part of a prompt span. */
+void cuda_run_prompt(backend_cuda *b, const cuda_span *s, const layer_weights *l,
+                     uint32_t layer, bool quantized, bool shared_quantized);
+
+/* Records under way. */
+cuda_pointer cuda_slot_at(const backend_cuda *b, uint32_t slot);
+cuda_pointer cuda_staging_at(const backend_cuda *b, uint32_t i);
+/* A record goes to a slot, and what the slot held back to RAM. */
+void cuda_ship_to_slot(backend_cuda *b, uint32_t layer, const expert_insert *insert,
+                       cuda_pointer slot);
+/* Those of a layer's missing experts that are on disk begin to come, all at once. */
+void cuda_begin_reads(backend_cuda *b, uint32_t layer);
+/* The compute stream goes on when everything shipped so far is there. */
+void cuda_await_shipped(backend_cuda *b);
+
+#endif

@@ -1,0 +1,206 @@
+/* backend_cuda_tiers.c - where experts' records lie: pinned memory, slots, the tier in RAM. */
+#include "worker/backend_cuda_experts.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "kernels/cuda/router.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOADING_RECORDS = 128 };
+
+static status init_events(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    const cuda_driver *d = b->driver;
+    status rc = CUDA_CALL(d, err, cuEventCreate, &x->arrived, CUDA_EVENT_NO_TIMING);
+    for (size_t i = 0; i < 2 && rc == STATUS_OK; i++)
+        rc = CUDA_CALL(d, err, cuEventCreate, &x->wave_done[i], CUDA_EVENT_NO_TIMING);
+    for (size_t i = 0; i < CUDA_RECORD_BUFFERS && rc == STATUS_OK; i++)
+        rc = CUDA_CALL(d, err, cuEventCreate, &x->staging.used[i], CUDA_EVENT_NO_TIMING);
+    return rc;
+}
+
+status cuda_pin(backend_cuda *b, void *out, size_t bytes, error *err) {
+    void *at = NULL;
+    status rc = CUDA_CALL(b->driver, err, cuMemHostAlloc, &at, bytes, 0);
+    memcpy(out, &at, sizeof at);
+    if (rc == STATUS_OK) b->pinned_bytes += bytes;
+    return rc;
+}
+
+static status init_pinned(backend_cuda *b, error *err) {
+    const model_config *c = b->config;
+    cuda_experts *x = &b->experts;
+    size_t n = c->n_experts;
+    status rc = cuda_pin(b, &x->records, c->n_layers * n * sizeof *x->records, err);
+    if (rc == STATUS_OK) {
+        rc = cuda_pin(b, &x->wave_records, CUDA_MOST_WAVES * n * sizeof *x->wave_records, err);
+    }
+    if (rc == STATUS_OK) {
+        rc = cuda_pin(b, &x->chosen,
+                      (size_t)b->params.max_rows * c->n_experts_used * sizeof *x->chosen, err);
+    }
+    return rc;
+}
+
+/* How long a record's journey takes, once warm. */
+static status measure_journey(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    size_t n = b->layout.slot_bytes, n_bytes = 0;
+    const unsigned char *records = host_tier_arena(x->host, &n_bytes);
+    status rc = STATUS_OK;
+    for (int i = 0; i < 2 && rc == STATUS_OK; i++) {
+        uint64_t begun = clock_monotonic_ns();
+        rc = CUDA_CALL(b->driver, err, cuMemcpyHtoD, cuda_part_at(b, CUDA_PART_STAGING),
+                       records, CUDA_RECORD_BUFFERS * n);
+        x->ship_ns = (double)(clock_monotonic_ns() - begun) / CUDA_RECORD_BUFFERS;
+    }
+    return rc;
+}
+
+static status init_lane(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    if (b->params.lane == CPU_LANE_OFF) return STATUS_OK;
+    size_t hidden = (size_t)b->params.max_rows * b->config->n_embd * sizeof(float);
+    status rc = cuda_pin(b, &x->hidden, hidden, err);
+    if (rc == STATUS_OK) rc = measure_journey(b, err);
+    if (rc == STATUS_OK) rc = cuda_lane_open(&x->lane, b, err);
+    return rc;
+}
+
+static void tell_filled(void *context, uint64_t n_bytes) {
+    backend_cuda *b = context;
+    uint64_t before = b->loaded_bytes - b->filled_bytes;
+    b->filled_bytes = n_bytes;
+    cuda_tell_progress(b, before + n_bytes - b->loaded_bytes);
+}
+
+/* Memory of the tier's own counts as resident; the driver pins it where it lies. */
+static void pin_arena(backend_cuda *b) {
+    size_t n_bytes = 0;
+    unsigned char *arena = host_tier_arena(b->experts.host, &n_bytes);
+    error why = {0};
+    if (CUDA_CALL(b->driver, &why, cuMemHostRegister, arena, n_bytes, 0) == STATUS_OK)
+        b->experts.registered = arena;
+    else
+        log_warn("host-tier", "%s: records are not pinned, copies are slower", why.text);
+}
+
+/* All records, or n_records of them above the disk. */
+static status open_host_tier(backend_cuda *b, uint32_t n_records, error *err) {
+    cuda_experts *x = &b->experts;
+    size_t n_all = (size_t)b->config->n_layers * b->config->n_experts;
+    status rc = STATUS_OK;
+    if (n_records >= n_all) rc = cuda_pin(b, &x->all, n_all * b->layout.slot_bytes, err);
+    const host_tier_params params = {.weights = b->weights,
+                                     .n_experts = b->config->n_experts,
+                                     .n_records = n_records,
+                                     .slot_bytes = b->layout.slot_bytes,
+                                     .n_loaders = b->params.n_loaders,
+                                     .place = cuda_copy_matrix,
+                                     .arena = x->all};
+    if (rc == STATUS_OK) rc = host_tier_new(&x->host, &params, err);
+    if (rc != STATUS_OK) return rc;
+    if (x->all != NULL) return host_tier_fill(x->host, tell_filled, b, err);
+    pin_arena(b);
+    return STATUS_OK;
+}
+
+static void close_host_tier(backend_cuda *b) {
+    cuda_experts *x = &b->experts;
+    if (x->registered != NULL) (void)b->driver->cuMemHostUnregister(x->registered);
+    x->registered = NULL;
+    host_tier_free(x->host);
+    x->host = NULL;
+}
+
+/* Every expert has a slot: records pass through a small tier on their way. */
+static status fill_all_slots(backend_cuda *b, error *err) {
+    status rc = open_host_tier(b, LOADING_RECORDS, err);
+    if (rc == STATUS_OK) rc = cuda_upload_experts(b, err);
+    memset(b->experts.staging.held, 0, sizeof b->experts.staging.held);
+    model_stats loaded = {0};
+    model_stats_add_host(&loaded, b->experts.host);
+    b->load_disk_bytes += loaded.disk_bytes;
+    close_host_tier(b);
+    return rc;
+}
+
+/* No first prompt meets empty slots: what it would stream is here by the share of the slots. */
+static status fill_slots(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    size_t n = expert_cache_fill(x->cache), bytes = n * b->layout.slot_bytes;
+    size_t layer_bytes = b->config->n_experts * b->layout.slot_bytes;
+    status rc = STATUS_OK;
+    for (uint32_t i = 0; i < b->config->n_layers && rc == STATUS_OK; i++) {
+        rc = CUDA_CALL(b->driver, err, cuMemcpyHtoD, cuda_slot_at(b, (uint32_t)(i * n)),
+                       x->all + i * layer_bytes, bytes);
+        x->bytes_moved += bytes;
+    }
+    return rc;
+}
+
+status cuda_experts_init(backend_cuda *b, error *err) {
+    const model_config *c = b->config;
+    cuda_experts *x = &b->experts;
+    size_t n = c->n_experts;
+    if (n > ROUTER_MAX_EXPERTS || c->n_experts_used > ROUTER_MAX_CHOSEN) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "cuda backend: %u of %zu experts a layer, at most %d of %d",
+                         c->n_experts_used, n, ROUTER_MAX_CHOSEN, ROUTER_MAX_EXPERTS);
+    }
+    x->active = calloc(n, sizeof *x->active);
+    x->counts = calloc(n, sizeof *x->counts);
+    x->late = calloc(n, sizeof *x->late);
+    x->first = calloc(n + 1, sizeof *x->first);
+    x->slots = calloc(n, sizeof *x->slots);
+    x->inserts = calloc(n, sizeof *x->inserts);
+    x->on_cpu = calloc(n, sizeof *x->on_cpu);
+    x->missing = calloc(n, sizeof *x->missing);
+    if (x->missing == NULL || x->active == NULL || x->counts == NULL || x->late == NULL ||
+        x->first == NULL || x->slots == NULL || x->inserts == NULL || x->on_cpu == NULL) {
+        return error_set(err, STATUS_NO_MEMORY, "cuda backend: no memory for %zu experts", n);
+    }
+    status rc = init_events(b, err);
+    if (rc == STATUS_OK) rc = init_pinned(b, err);
+    if (rc != STATUS_OK) return rc;
+    size_t n_all = (size_t)c->n_layers * n;
+    if (b->layout.n_slots == n_all) return fill_all_slots(b, err);
+    uint32_t least = c->n_experts + CUDA_RECORD_BUFFERS, wish = b->params.host_records;
+    if (cuda_pins_all(b)) wish = (uint32_t)n_all;
+    rc = open_host_tier(b, wish > least ? wish : least, err);
+    if (rc == STATUS_OK) rc = init_lane(b, err);
+    if (rc == STATUS_OK) rc = cuda_fetch_init(b, err);
+    if (rc != STATUS_OK) return rc;
+    rc = expert_cache_new(&x->cache, c->n_layers, c->n_experts, c->n_experts_used,
+                          b->layout.n_slots, b->params.inserts_per_layer, err);
+    return rc == STATUS_OK && x->all != NULL ? fill_slots(b, err) : rc;
+}
+
+void cuda_experts_release(backend_cuda *b) {
+    cuda_experts *x = &b->experts;
+    const cuda_driver *d = b->driver;
+    cuda_lane_close(x->lane);
+    close_host_tier(b);
+    void *pinned[] = {x->notes,  x->tables,       x->hidden, x->all,
+                      x->chosen, x->wave_records, x->records};
+    for (size_t i = 0; i < sizeof pinned / sizeof pinned[0]; i++) {
+        if (pinned[i] != NULL) (void)d->cuMemFreeHost(pinned[i]);
+    }
+    for (size_t i = 0; i < CUDA_RECORD_BUFFERS; i++) {
+        if (x->staging.used[i] != NULL) (void)d->cuEventDestroy(x->staging.used[i]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        if (x->wave_done[i] != NULL) (void)d->cuEventDestroy(x->wave_done[i]);
+    }
+    if (x->arrived != NULL) (void)d->cuEventDestroy(x->arrived);
+    expert_cache_free(x->cache);
+    free(x->missing);
+    free(x->on_cpu);
+    free(x->inserts);
+    free(x->slots);
+    free(x->first);
+    free(x->late);
+    free(x->counts);
+    free(x->active);
+}

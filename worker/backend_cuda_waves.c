@@ -1,0 +1,235 @@
+/* backend_cuda_waves.c - prompt rows' experts: grouped products, wave by wave.
+ *
+ * Wave 0 computes what is in slots while wave 1 is on its way; each wave brings
+ * CUDA_WAVE_EXPERTS records, into slots for experts that the last rows use, else into one of
+ * the two staging halves; every missing record travels once.  A wave computes whole outputs of
+ * pairs (row, rank), which are added in rank order at the end, so bits do not depend on where
+ * an expert lies.
+ */
+#include "worker/backend_cuda_experts.h"
+
+#include "kernels/cuda/experts.h"
+#include <string.h>
+
+typedef struct wave_frame {
+    const cuda_span *span;
+    const layer_weights *layer;
+    bool quantized;          /* the rows that down reads */
+    uint32_t first, end;     /* places of the lists that the wave's experts have */
+    const uint64_t *records; /* on the device */
+} wave_frame;
+
+static void run_sort(backend_cuda *b, const cuda_span *s) {
+    const cuda_work *w = &b->layout.work;
+    const experts_sort_args args = {.experts = cuda_chosen_rows(b, s),
+                                    .pair_row = cuda_ptr(cuda_work_at(b, w->pair_row)),
+                                    .pair_out = cuda_ptr(cuda_work_at(b, w->pair_out)),
+                                    .group_first = cuda_ptr(cuda_work_at(b, w->group_first)),
+                                    .tiles = cuda_ptr(cuda_work_at(b, w->tiles)),
+                                    .n_tiles = cuda_ptr(cuda_work_at(b, w->n_tiles)),
+                                    .n_pairs = s->n_rows * b->config->n_experts_used,
+                                    .n_used = b->config->n_experts_used,
+                                    .n_experts = b->config->n_experts};
+    cuda_launch(b, CUDA_KERNEL_experts_sort, experts_sort_shape(), &args);
+}
+
+static void run_grouped(backend_cuda *b, const wave_frame *f, const weight_experts *e,
+                        uint64_t offset, matmul_args args) {
+    const cuda_work *w = &b->layout.work;
+    cuda_matrix m = cuda_matrix_of(&e->first);
+    args.records = f->records;
+    args.tiles = cuda_ptr(cuda_work_at(b, w->tiles));
+    args.n_tiles = cuda_ptr(cuda_work_at(b, w->n_tiles));
+    args.offset = offset;
+    args.row_bytes = m.row_bytes;
+    args.split_d = m.split_d;
+    args.x_stride = e->first.n_cols;
+    args.act_stride = cuda_act_row_bytes(e->first.n_cols);
+    args.out_stride = e->first.n_rows;
+    args.type = m.type;
+    args.n_rows = e->first.n_rows;
+    args.n_cols = e->first.n_cols;
+    args.n_tokens = f->span->n_rows * b->config->n_experts_used;
+    args.n_groups = b->config->n_experts;
+    cuda_shape shape;
+    cuda_kernel kernel = matmul_choose(&args, &shape);
+    cuda_launch(b, kernel, shape, &args);
+}
+
+static void run_wave(backend_cuda *b, const wave_frame *f) {
+    const model_config *c = b->config;
+    const cuda_work *w = &b->layout.work;
+    const layer_weights *l = f->layer;
+    uint64_t up_at = cuda_expert_matrix_bytes(&l->exp_gate),
+             down_at = up_at + cuda_expert_matrix_bytes(&l->exp_up);
+    float *gate = cuda_rows(b, w->pair_gate, 0, 0), *up = cuda_rows(b, w->pair_up, 0, 0);
+    void *acts = f->quantized ? cuda_acts(b, w->pair_act, 0, c->n_ff_expert) : NULL;
+    matmul_args in;
+    memset(&in, 0, sizeof in);
+    in.x = cuda_hidden_rows(b, f->span);
+    in.act = cuda_hidden_acts(b, f->span);
+    in.in_rows = cuda_ptr(cuda_work_at(b, w->pair_row));
+    if (cuda_can_gate(&l->exp_gate.first, &l->exp_up.first, in.act, acts)) {
+        in.gated_act = acts;
+        in.gated_stride = cuda_act_row_bytes(c->n_ff_expert);
+        in.up_offset = up_at;
+        run_grouped(b, f, &l->exp_gate, 0, in);
+    } else {
+        in.out = gate;
+        run_grouped(b, f, &l->exp_gate, 0, in);
+        in.out = up;
+        run_grouped(b, f, &l->exp_up, up_at, in);
+        /* Places between the wave's own belong to experts that are done: making their product
+         * again spoils what nobody reads any more. */
+        size_t at = f->first * (size_t)c->n_ff_expert;
+        void *act = acts != NULL ? cuda_acts(b, w->pair_act, f->first, c->n_ff_expert) : NULL;
+        cuda_swiglu(b, gate + at, up + at, acts != NULL ? NULL : up + at, act,
+                    f->end - f->first, c->n_ff_expert);
+    }
+    matmul_args down;
+    memset(&down, 0, sizeof down);
+    down.x = up;
+    down.act = acts;
+    down.out_rows = cuda_ptr(cuda_work_at(b, w->pair_out));
+    down.out = cuda_rows(b, w->pair_down, 0, 0);
+    run_grouped(b, f, &l->exp_down, down_at, down);
+}
+
+static void run_shared(backend_cuda *b, const cuda_span *s, const layer_weights *l,
+                       bool quantized) {
+    const cuda_work *w = &b->layout.work;
+    uint32_t n_ff = b->config->n_ff_shared;
+    float *gate = cuda_rows(b, w->gated, s->first_row, n_ff);
+    float *up = cuda_rows(b, w->gated_up, s->first_row, n_ff);
+    void *act = quantized ? cuda_acts(b, w->gated_act, s->first_row, n_ff) : NULL;
+    if (cuda_can_gate(&l->gate, &l->up, cuda_hidden_acts(b, s), act)) {
+        cuda_multiply_gated(b, &l->gate, &l->up, cuda_hidden_acts(b, s), act, s->n_rows);
+    } else {
+        const cuda_product in[] = {{&l->gate, gate, n_ff, false}, {&l->up, up, n_ff, false}};
+        cuda_multiply(b, false, in, 2, cuda_hidden_rows(b, s), cuda_hidden_acts(b, s),
+                      s->n_rows);
+        cuda_swiglu(b, gate, up, gate, act, s->n_rows, n_ff);
+    }
+    const cuda_product out = {&l->down, cuda_rows(b, w->shared_down, 0, 0), b->config->n_embd,
+                              false};
+    cuda_multiply(b, false, &out, 1, gate, act, s->n_rows);
+}
+
+static void run_combine(backend_cuda *b, const cuda_span *s) {
+    const model_config *c = b->config;
+    const cuda_work *w = &b->layout.work;
+    float *x = cuda_rows(b, w->residual, s->first_row, c->n_embd);
+    const combine_args args = {
+        .base = {.x = x,
+                 .y = cuda_rows(b, w->pair_down, 0, 0),
+                 .weights = cuda_weight_rows(b, s),
+                 .shared = cuda_rows(b, w->shared_down, 0, 0),
+                 .shared_gate = cuda_rows(b, w->shared_logit, s->first_row, 1),
+                 .out = x,
+                 .x_stride = c->n_embd,
+                 .y_stride = c->n_embd,
+                 .shared_stride = c->n_embd,
+                 .shared_gate_stride = 1,
+                 .out_stride = c->n_embd,
+                 .dim = c->n_embd,
+                 .n_used = c->n_experts_used},
+        .n_rows = s->n_rows};
+    cuda_launch(b, CUDA_KERNEL_moe_combine, moe_combine_shape(&args), &args);
+}
+
+/* Where expert i of `active` goes: a slot when the cache takes it. */
+static const expert_insert *insert_of(const cuda_experts *x, size_t n_inserts, int32_t expert) {
+    for (size_t i = 0; i < n_inserts; i++) {
+        if (x->inserts[i].expert == (uint32_t)expert) return &x->inserts[i];
+    }
+    return NULL;
+}
+
+/* A wave's table to the device; every wave of a layer has tables of its own, so that
+ * nothing waits for their reader. */
+static void send_table(backend_cuda *b, wave_frame *f, size_t wave) {
+    size_t n = b->config->n_experts;
+    cuda_pointer to =
+        cuda_work_at(b, b->layout.work.wave_records) + wave * n * sizeof(uint64_t);
+    (void)CUDA_DO(b, cuMemcpyHtoDAsync, to, b->experts.wave_records + wave * n,
+                  n * sizeof(uint64_t), b->compute);
+    f->records = cuda_ptr(to);
+}
+
+/* Ship up to CUDA_WAVE_EXPERTS missing experts from active[*at] on and compute them. */
+static void run_missing_wave(backend_cuda *b, wave_frame *f, size_t *at, size_t wave,
+                             size_t n_inserts) {
+    cuda_experts *x = &b->experts;
+    uint32_t layer = (uint32_t)(f->layer - b->weights->layers);
+    uint32_t half = wave % 2, n_shipped = 0;
+    uint64_t *table = x->wave_records + wave * b->config->n_experts;
+    memset(table, 0, b->config->n_experts * sizeof *table);
+    f->first = UINT32_MAX;
+    (void)CUDA_DO(b, cuStreamWaitEvent, b->h2d, x->wave_done[half], 0);
+    for (; *at < x->n_active && n_shipped < CUDA_WAVE_EXPERTS; (*at)++) {
+        if (x->slots[*at] != EXPERT_MISS || x->on_cpu[*at]) continue;
+        int32_t e = x->active[*at];
+        const expert_insert *insert = insert_of(x, n_inserts, e);
+        table[e] = insert != NULL ? cuda_slot_at(b, (uint32_t)insert->slot)
+                                  : cuda_staging_at(b, half * CUDA_WAVE_EXPERTS + n_shipped);
+        if (insert == NULL) {
+            cuda_ship(b, layer, (uint32_t)e, table[e]);
+        } else {
+            cuda_ship_to_slot(b, layer, insert, table[e]);
+            expert_cache_commit(x->cache, insert);
+        }
+        n_shipped++;
+        if (f->first == UINT32_MAX) f->first = x->first[e];
+        f->end = x->first[e + 1];
+    }
+    if (n_shipped == 0) return;
+    cuda_await_shipped(b);
+    send_table(b, f, wave);
+    run_wave(b, f);
+    (void)CUDA_DO(b, cuEventRecord, x->wave_done[half], b->compute);
+}
+
+static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer) {
+    const model_config *c = b->config;
+    cuda_experts *x = &b->experts;
+    expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
+    cuda_begin_reads(b, layer);
+    bool keeps_none = b->params.lane == CPU_LANE_ALL;
+    cuda_lane_choose(b, false);
+    for (size_t i = 0; i < x->n_active; i++) {
+        if (x->on_cpu[i] || keeps_none)
+            expert_cache_pass_over(x->cache, (uint32_t)x->active[i]);
+    }
+    expert_cache_limit_inserts(x->cache, b->layout.n_slots / c->n_layers);
+    size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
+    expert_cache_limit_inserts(x->cache, b->params.inserts_per_layer);
+    uint64_t *table = x->wave_records;
+    memset(table, 0, c->n_experts * sizeof *table);
+    for (size_t i = 0; i < x->n_active; i++) {
+        if (x->slots[i] != EXPERT_MISS)
+            table[x->active[i]] = cuda_slot_at(b, (uint32_t)x->slots[i]);
+    }
+    f->first = 0;
+    f->end = x->first[c->n_experts];
+    send_table(b, f, 0);
+    run_wave(b, f);
+    size_t at = 0;
+    for (size_t wave = 1; at < x->n_active; wave++)
+        run_missing_wave(b, f, &at, wave, n_inserts);
+    cuda_lane_run(b, f->layer, f->span->n_rows, cuda_work_at(b, b->layout.work.pair_down));
+}
+
+void cuda_run_prompt(backend_cuda *b, const cuda_span *s, const layer_weights *l,
+                     uint32_t layer, bool quantized, bool shared_quantized) {
+    wave_frame f = {.span = s, .layer = l, .quantized = quantized};
+    run_sort(b, s);
+    run_shared(b, s, l, shared_quantized);
+    if (b->experts.cache == NULL) {
+        f.records = cuda_ptr(cuda_records_row(b, layer));
+        f.end = s->n_rows * b->config->n_experts_used;
+        run_wave(b, &f);
+    } else if (cuda_read_choice(b, s)) {
+        run_waves(b, &f, layer);
+    }
+    run_combine(b, s);
+}
