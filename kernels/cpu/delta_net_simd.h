@@ -1,15 +1,18 @@
 /* delta_net_simd.h - kernels/delta_net.h over vectors; see tier_ops.h and delta_net.c.
  *
  * The step walks the state twice, four rows at a time over all columns: both passes read
- * memory in order, and the sums stay in the first-level cache.  The chunked form is three
- * products on register tiles (k S, q S, k^T d) and the forward substitution between them.
+ * memory in order, and the sums stay in the first-level cache.  Steps of several tokens take
+ * the columns in strips, whose part of the state stays in that cache from token to token; the
+ * pass that writes the state after a token also reads it for the next one.  No column knows of
+ * another, so its sums are the same chains.  The chunked form is three products on register
+ * tiles (k S, q S, k^T d) and the forward substitution between them.
  */
 #include "kernels/cpu/delta_net_scratch.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tier_ops.h"
 #include <stdbool.h>
 
-enum { C = DELTA_NET_CHUNK };
+enum { C = DELTA_NET_CHUNK, STRIP_VECTORS = 2 };
 
 /* y = x * scale / sqrt(sum x^2 + 1e-6) */
 static void l2norm(const float *x, size_t dim, float scale, float *y) {
@@ -80,6 +83,98 @@ static void step(size_t dim, const float *q, const float *k, const float *v, flo
     for (size_t j = 0; j < dim; j += 16)
         v_store(d + j, v_mul(v_set(beta), v_fnma(v_set(decay), v_load(d + j), v_load(v + j))));
     update_state(dim, q, k, d, decay, before, after, out);
+}
+
+/* One token over a strip: after = decay * before + k d^T; out = after^T q; and for the token
+ * after it read = after^T next. */
+static inline __attribute__((always_inline)) void
+strip_token(size_t dim, const float *q, const float *k, const float *next, const float *d,
+            float decay, const float *before, float *after, float *out, float *read,
+            const int vectors) {
+    const v16 e = v_set(decay);
+    v16 delta[STRIP_VECTORS], sum[STRIP_VECTORS], ahead[STRIP_VECTORS];
+    UNROLL
+    for (int x = 0; x < vectors; x++) {
+        delta[x] = v_load(d + 16 * x);
+        sum[x] = ahead[x] = v_zero();
+    }
+    for (size_t i = 0; i < dim; i++) {
+        const v16 key = v_set(k[i]), query = v_set(q[i]), next_key = v_set(next[i]);
+        UNROLL
+        for (int x = 0; x < vectors; x++) {
+            const size_t at = i * dim + 16 * (size_t)x;
+            const v16 s = v_fma(key, delta[x], v_mul(e, v_load(before + at)));
+            v_store(after + at, s);
+            sum[x] = v_fma(query, s, sum[x]);
+            ahead[x] = v_fma(next_key, s, ahead[x]);
+        }
+    }
+    UNROLL
+    for (int x = 0; x < vectors; x++) {
+        v_store(out + 16 * x, sum[x]);
+        v_store(read + 16 * x, ahead[x]);
+    }
+}
+
+/* read = state^T k over a strip.  The next strip is fetched ahead. */
+static inline __attribute__((always_inline)) void
+strip_read(size_t dim, const float *k, const float *state, float *read, const int vectors) {
+    v16 sum[STRIP_VECTORS];
+    UNROLL
+    for (int x = 0; x < vectors; x++)
+        sum[x] = v_zero();
+    for (size_t i = 0; i < dim; i++) {
+        const v16 key = v_set(k[i]);
+        UNROLL
+        for (int x = 0; x < vectors; x++) {
+            const float *at = state + i * dim + 16 * (size_t)x;
+            _mm_prefetch((const char *)((uintptr_t)at + 64u * (unsigned)vectors), _MM_HINT_T0);
+            sum[x] = v_fma(key, v_load(at), sum[x]);
+        }
+    }
+    UNROLL
+    for (int x = 0; x < vectors; x++)
+        v_store(read + 16 * x, sum[x]);
+}
+
+/* Where n tokens in a row read and write. */
+typedef struct step_rows {
+    const float *before[C];
+    float *after[C];
+    const float *v;
+    float *out;
+    size_t v_stride, out_stride;
+} step_rows;
+
+/* The step of n tokens over the columns from j on. */
+static inline __attribute__((always_inline)) void strip_tokens(size_t dim, size_t n,
+                                                               const delta_net_cut *cut,
+                                                               const step_rows *rows, size_t j,
+                                                               const int vectors) {
+    float read[16 * STRIP_VECTORS];
+    strip_read(dim, cut->k, rows->before[0] + j, read, vectors);
+    for (size_t t = 0; t < n; t++) {
+        const float decay = math_exp(cut->decay[t]);
+        const float *v = rows->v + t * rows->v_stride + j;
+        float d[16 * STRIP_VECTORS];
+        UNROLL
+        for (int x = 0; x < vectors; x++)
+            v_store(d + 16 * x,
+                    v_mul(v_set(cut->beta[t]),
+                          v_fnma(v_set(decay), v_load(read + 16 * x), v_load(v + 16 * x))));
+        const size_t next = t + 1 < n ? t + 1 : t; /* the last one's is not used */
+        strip_token(dim, cut->q + t * dim, cut->k + t * dim, cut->k + next * dim, d, decay,
+                    rows->before[t] + j, rows->after[t] + j,
+                    rows->out + t * rows->out_stride + j, read, vectors);
+    }
+}
+
+static void steps(size_t dim, size_t n, const delta_net_cut *cut, const step_rows *rows) {
+    size_t j = 0;
+    for (; j + 16 * STRIP_VECTORS <= dim; j += 16 * STRIP_VECTORS)
+        strip_tokens(dim, n, cut, rows, j, STRIP_VECTORS);
+    for (; j < dim; j += 16)
+        strip_tokens(dim, n, cut, rows, j, 1);
 }
 
 /* c[r][j] = fma chain over x < n of a[r * a_row + x * a_step] * b[x][j], starting from
@@ -231,12 +326,18 @@ static void run_cut(const delta_net_args *args, delta_net_head *h, size_t item, 
     prepare(args, h, token, n, cut);
     if (n == C && !verified) {
         chunk(dim, cut, v, args->qkv_stride, h->after, out, args->out_stride);
+    } else if (n == 1) {
+        delta_net_next_row(args, h, item, token);
+        step(dim, cut->q, cut->k, v, cut->decay[0], cut->beta[0], h->before, h->after, out);
     } else {
+        step_rows rows = {
+            .v = v, .out = out, .v_stride = args->qkv_stride, .out_stride = args->out_stride};
         for (size_t t = 0; t < n; t++) {
             delta_net_next_row(args, h, item, token + t);
-            step(dim, cut->q + t * dim, cut->k + t * dim, v + t * args->qkv_stride,
-                 cut->decay[t], cut->beta[t], h->before, h->after, out + t * args->out_stride);
+            rows.before[t] = h->before;
+            rows.after[t] = h->after;
         }
+        steps(dim, n, cut, &rows);
     }
     for (size_t t = 0; t < n; t++)
         gated_norm(h->z + (token + t) * args->z_stride, args->norm, dim, args->eps,
