@@ -113,6 +113,15 @@ static const field beat_fields[] = {
     UINT(wire_beat, prefix_tokens),
     UINT(wire_beat, prefix_snapshots),
     UINT(wire_beat, prefix_mib),
+    UINT(wire_beat, prefix_asked_tokens),
+    UINT(wire_beat, prefix_pages),
+    UINT(wire_beat, prefix_disk_mib),
+    UINT(wire_beat, prefix_hits),
+    UINT(wire_beat, prefix_hits_in_place),
+    UINT(wire_beat, prefix_reads),
+    UINT(wire_beat, displaced),
+    UINT(wire_beat, guesses),
+    UINT(wire_beat, guesses_true),
 };
 static const field tokens_fields[] = {
     UINT(wire_tokens, request),

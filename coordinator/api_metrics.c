@@ -28,7 +28,14 @@ typedef enum node_gauge {
     GAUGE_VRAM_TOTAL,
     GAUGE_RAM,
     GAUGE_PREFIX_TOKENS,
+    GAUGE_PREFIX_ASKED,
+    GAUGE_PREFIX_HITS,
+    GAUGE_PREFIX_SNAPSHOTS,
+    GAUGE_PREFIX_PAGES,
     GAUGE_PREFIX_BYTES,
+    GAUGE_PREFIX_DISK,
+    GAUGE_DISPLACED,
+    GAUGE_GUESSES,
     GAUGE_TEMPERATURE,
     GAUGE_BEAT_AGE,
     GAUGE_ENGINE_AGE,
@@ -69,7 +76,14 @@ static void open_node_gauges(coordinator *c) {
         {"siliceo_node_vram_total_bytes", "GPU memory there is"},
         {"siliceo_node_ram_used_bytes", "main memory in use by the worker"},
         {"siliceo_node_prefix_tokens_total", "prompt tokens that the node skipped"},
+        {"siliceo_node_prefix_asked_tokens_total", "prompt tokens that the node looked up"},
+        {"siliceo_node_prefix_hits_total", "prompts that skipped something, by where it lay"},
+        {"siliceo_node_prefix_snapshots", "beginnings of prompts that can be gone on from"},
+        {"siliceo_node_prefix_pages", "pages held of beginnings of prompts"},
         {"siliceo_node_prefix_bytes", "main memory for beginnings of prompts"},
+        {"siliceo_node_prefix_disk_bytes", "room on disk for beginnings of prompts"},
+        {"siliceo_node_displaced_total", "times that a sequence gave up its place"},
+        {"siliceo_node_guessed_tokens_total", "tokens guessed ahead, by what came of them"},
         {"siliceo_node_temperature_celsius", "temperature of the GPU"},
         {"siliceo_node_beat_age_seconds", "time since the node was last heard"},
         {"siliceo_node_engine_age_seconds", "since the node's engine loop came round"},
@@ -156,6 +170,36 @@ void api_count_reply(coordinator *c, unsigned http_status) {
     metric_add(c->counters.status[class_idx >= 1 && class_idx <= 5 ? class_idx - 1 : 4], 1);
 }
 
+/* A counter of the node with one label more. */
+static void add_with(metrics_family *family, const node *n, json_text *labels, const char *name,
+                     const char *value, uint64_t count) {
+    json_text_clear(labels);
+    metrics_label(labels, "node", n->name);
+    metrics_label(labels, name, value);
+    if (!labels->failed) metric_add(metrics_child(family, labels->bytes), (double)count);
+}
+
+/* What the node remembers of prompts, and guesses; leaves other labels. */
+static void set_shortcuts(coordinator *c, const node *n, json_text *labels) {
+    metrics_family **f = c->node_families;
+    const wire_beat *b = &n->beat;
+    const char *l = labels->bytes;
+    metric_add(metrics_child(f[GAUGE_PREFIX_TOKENS], l), (double)b->prefix_tokens);
+    metric_add(metrics_child(f[GAUGE_PREFIX_ASKED], l), (double)b->prefix_asked_tokens);
+    metric_set(metrics_child(f[GAUGE_PREFIX_SNAPSHOTS], l), (double)b->prefix_snapshots);
+    metric_set(metrics_child(f[GAUGE_PREFIX_PAGES], l), (double)b->prefix_pages);
+    metric_set(metrics_child(f[GAUGE_PREFIX_BYTES], l), (double)b->prefix_mib * 1048576);
+    metric_set(metrics_child(f[GAUGE_PREFIX_DISK], l), (double)b->prefix_disk_mib * 1048576);
+    metric_add(metrics_child(f[GAUGE_DISPLACED], l), (double)b->displaced);
+    uint64_t near = b->prefix_hits_in_place < b->prefix_hits ? b->prefix_hits_in_place
+                                                              : b->prefix_hits;
+    add_with(f[GAUGE_PREFIX_HITS], n, labels, "from", "place", near);
+    add_with(f[GAUGE_PREFIX_HITS], n, labels, "from", "ram", b->prefix_hits - near);
+    uint64_t came = b->guesses_true < b->guesses ? b->guesses_true : b->guesses;
+    add_with(f[GAUGE_GUESSES], n, labels, "came", "true", came);
+    add_with(f[GAUGE_GUESSES], n, labels, "came", "false", b->guesses - came);
+}
+
 static void set_node(coordinator *c, const node *n, json_text *labels, uint64_t now_ms) {
     metrics_family **f = c->node_families;
     for (int s = 0; s < NODE_STATES; s++) {
@@ -184,14 +228,14 @@ static void set_node(coordinator *c, const node *n, json_text *labels, uint64_t 
     metric_set(metrics_child(f[GAUGE_VRAM_TOTAL], l), (double)n->beat.vram_total_mib * 1048576);
     metric_set(metrics_child(f[GAUGE_VRAM], l), (double)n->beat.vram_used_mib * 1048576);
     metric_set(metrics_child(f[GAUGE_RAM], l), (double)n->beat.ram_used_mib * 1048576);
-    metric_add(metrics_child(f[GAUGE_PREFIX_TOKENS], l), (double)n->beat.prefix_tokens);
-    metric_set(metrics_child(f[GAUGE_PREFIX_BYTES], l), (double)n->beat.prefix_mib * 1048576);
     if (n->beat.temperature_c >= 0) {
         metric_set(metrics_child(f[GAUGE_TEMPERATURE], l), n->beat.temperature_c);
     }
-    if (n->beat.hit_rate < 0) return;
-    metric_set(metrics_child(f[GAUGE_HIT_RATE], l), n->beat.hit_rate);
-    metric_set(metrics_child(f[GAUGE_MISSES], l), n->beat.misses_per_token);
+    if (n->beat.hit_rate >= 0) {
+        metric_set(metrics_child(f[GAUGE_HIT_RATE], l), n->beat.hit_rate);
+        metric_set(metrics_child(f[GAUGE_MISSES], l), n->beat.misses_per_token);
+    }
+    set_shortcuts(c, n, labels);
 }
 
 /* What the kernel says of this process; nothing where /proc is not there. */

@@ -71,7 +71,7 @@ typedef struct coordinator {
     uint64_t watchdog_ms, watchdog_next_ms; /* systemd's, 0: none; when to tell it next */
     metrics metrics;
     counters counters;
-    metrics_family *node_families[26]; /* set anew at each scrape, see api_ops.c */
+    metrics_family *node_families[33]; /* set anew at each scrape, see api_ops.c */
 } coordinator;
 
 /* Open everything.  c must be zeroed, its options set; on failure, too, coordinator_close() is due. */

@@ -20,5 +20,7 @@ uint32_t status_waiting(const node *n);
 /* Rates learned from requests; a node's first model stands for it.  0: unknown. */
 double status_prefill(const node *n);
 double status_decode(const node *n);
+/* Of the tokens of all prompts, the share that did not have to run; negative: unknown. */
+double status_prefix_share(const node *n);
 
 #endif

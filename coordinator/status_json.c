@@ -57,6 +57,15 @@ static void add_beat(json_text *out, const node *n, uint64_t now_ms) {
     add_count(out, "prefix_tokens", b->prefix_tokens);
     add_count(out, "prefix_snapshots", b->prefix_snapshots);
     add_count(out, "prefix_mib", b->prefix_mib);
+    add_count(out, "prefix_asked_tokens", b->prefix_asked_tokens);
+    add_count(out, "prefix_pages", b->prefix_pages);
+    add_count(out, "prefix_disk_mib", b->prefix_disk_mib);
+    add_count(out, "prefix_hits", b->prefix_hits);
+    add_count(out, "prefix_hits_in_place", b->prefix_hits_in_place);
+    add_count(out, "prefix_reads", b->prefix_reads);
+    add_count(out, "displaced", b->displaced);
+    add_count(out, "guesses", b->guesses);
+    add_count(out, "guesses_true", b->guesses_true);
     json_text_format(out, "\"rtt_us\":%llu}", (unsigned long long)b->rtt_us);
 }
 
@@ -115,6 +124,7 @@ static void add_node(json_text *out, const coordinator *c, const node *n, uint64
     add_real(out, "hit_rate", n->beat.hit_rate, n->has_beat && n->beat.hit_rate >= 0);
     add_real(out, "misses_per_token", n->beat.misses_per_token,
              n->has_beat && n->beat.hit_rate >= 0);
+    add_real(out, "prefix_hit_rate", status_prefix_share(n), status_prefix_share(n) >= 0);
     add_real(out, "prefill_tok_per_s", status_prefill(n), n->n_models > 0);
     add_real(out, "decode_tok_per_s", status_decode(n), n->n_models > 0);
     add_count(out, "vram_used_mib", n->beat.vram_used_mib);

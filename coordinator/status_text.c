@@ -22,6 +22,11 @@ double status_decode(const node *n) {
     return n->n_models > 0 ? rates_decode(&n->models[0].speed, 1) : 0;
 }
 
+double status_prefix_share(const node *n) {
+    if (!n->has_beat || n->beat.prefix_asked_tokens == 0) return -1;
+    return (double)n->beat.prefix_tokens / (double)n->beat.prefix_asked_tokens;
+}
+
 enum { CELL = 24 };
 
 /* A name as one word, without its maker, or "-". */
@@ -45,7 +50,7 @@ static void figure(char cell[CELL], bool known, int decimals, double value) {
 
 static void node_line(const coordinator *c, const node *n, uint64_t now_ms, json_text *out) {
     char gpu[CELL], vram[CELL] = "-", temperature[CELL], slots[CELL] = "-", hits[CELL];
-    char prefill[CELL], decode[CELL], rtt[CELL], beat[CELL];
+    char held[CELL], prefill[CELL], decode[CELL], rtt[CELL], beat[CELL];
     node_verdicts verdicts;
     node_judge_parts(n, &c->nodes.limits, now_ms, &verdicts);
     const wire_beat *b = &n->beat;
@@ -60,24 +65,26 @@ static void node_line(const coordinator *c, const node *n, uint64_t now_ms, json
     }
     figure(temperature, n->has_beat && b->temperature_c >= 0, 0, b->temperature_c);
     figure(hits, n->has_beat && b->hit_rate >= 0, 1, b->hit_rate * 100);
+    figure(held, status_prefix_share(n) >= 0, 1, status_prefix_share(n) * 100);
     figure(prefill, status_prefill(n) > 0, 1, status_prefill(n));
     figure(decode, status_decode(n) > 0, 1, status_decode(n));
     figure(rtt, node_round_trip_s(n) > 0, 1, node_round_trip_s(n) * 1e3);
     figure(beat, n->has_beat, 1, (double)(now_ms - n->last_heard_ms) / 1000);
     json_text_format(
-        out, "%-16s %-11s %-8s %-14s %13s %4s %11s %5s %9s %8s %4u %4u  %-8s %6s %6s  %s\n",
+        out,
+        "%-16s %-11s %-8s %-14s %13s %4s %11s %5s %7s %9s %8s %4u %4u  %-8s %6s %6s  %s\n",
         n->name, node_state_name(n->state), verdicts.engine.word, gpu, vram, temperature, slots,
-        hits, prefill, decode, status_running(n), status_waiting(n), node_path_name(n), rtt,
+        hits, held, prefill, decode, status_running(n), status_waiting(n), node_path_name(n), rtt,
         beat, n->reason[0] != '\0' ? n->reason : "-");
 }
 
 void status_text(const coordinator *c, json_text *out) {
     uint64_t now_ms = clock_monotonic_ms();
     json_text_format(out,
-                     "%-16s %-11s %-8s %-14s %13s %4s %11s %5s %9s %8s %4s %4s  %-8s %6s "
-                     "%6s  %s\n",
+                     "%-16s %-11s %-8s %-14s %13s %4s %11s %5s %7s %9s %8s %4s %4s  %-8s "
+                     "%6s %6s  %s\n",
                      "NODE", "STATE", "ENGINE", "GPU", "VRAM-MiB", "C", "SLOTS", "HIT%",
-                     "PREFILL/S", "DECODE/S", "RUN", "WAIT", "PATH", "RTT-ms", "BEAT-s",
+                     "PREFIX%", "PREFILL/S", "DECODE/S", "RUN", "WAIT", "PATH", "RTT-ms", "BEAT-s",
                      "REASON");
     for (const node *n = c->nodes.first; n != NULL; n = n->next)
         node_line(c, n, now_ms, out);

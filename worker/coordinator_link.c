@@ -106,7 +106,18 @@ static void send_beat(coordinator_link *l, link_peer *p, uint64_t now_ms) {
         .prefix_tokens = s->prefixes.hit_tokens,
         .prefix_snapshots = s->prefixes.n_snapshots,
         .prefix_mib = s->prefixes.ram_bytes >> 20,
+        .prefix_asked_tokens = s->prefixes.asked_tokens,
+        .prefix_pages = s->prefixes.n_blocks,
+        .prefix_disk_mib = s->prefixes.disk_bytes >> 20,
+        .prefix_hits = s->prefixes.hits,
+        .prefix_hits_in_place = s->prefixes.hits_in_place,
+        .prefix_reads = s->prefixes.n_read,
+        .displaced = s->parked + s->not_parked,
     };
+    for (int k = 0; k < DRAFTER_KINDS; k++) {
+        beat.guesses += s->guesses.drafted[k];
+        beat.guesses_true += s->guesses.accepted[k];
+    }
     link_peer_send_beat(p, &l->frame, &beat, now_ms);
 }
 

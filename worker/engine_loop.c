@@ -65,6 +65,18 @@ static void report_failure(engine_loop *l, const error *e) {
     exchange_report(l->x, r);
 }
 
+static void add_prefix_stats(prefix_stats *sum, const prefix_stats *s) {
+    sum->hits += s->hits;
+    sum->hits_in_place += s->hits_in_place;
+    sum->asked_tokens += s->asked_tokens;
+    sum->hit_tokens += s->hit_tokens;
+    sum->n_read += s->n_read;
+    sum->n_snapshots += s->n_snapshots;
+    sum->n_blocks += s->n_blocks;
+    sum->ram_bytes += s->ram_bytes;
+    sum->disk_bytes += s->disk_bytes;
+}
+
 /* Sequences, pages and rates of all models together; of an expert cache, the first there is. */
 static void add_stats(engine_stats *sum, const engine_stats *s) {
     sum->running += s->running;
@@ -74,9 +86,13 @@ static void add_stats(engine_stats *sum, const engine_stats *s) {
     sum->kv_pages_free += s->kv_pages_free;
     sum->prefill_tok_per_s += s->prefill_tok_per_s;
     sum->decode_tok_per_s += s->decode_tok_per_s;
-    sum->prefixes.hit_tokens += s->prefixes.hit_tokens;
-    sum->prefixes.n_snapshots += s->prefixes.n_snapshots;
-    sum->prefixes.ram_bytes += s->prefixes.ram_bytes;
+    add_prefix_stats(&sum->prefixes, &s->prefixes);
+    for (int k = 0; k < DRAFTER_KINDS; k++) {
+        sum->guesses.drafted[k] += s->guesses.drafted[k];
+        sum->guesses.accepted[k] += s->guesses.accepted[k];
+    }
+    sum->parked += s->parked;
+    sum->not_parked += s->not_parked;
     if (sum->hit_rate < 0) {
         sum->hit_rate = s->hit_rate;
         sum->misses_per_token = s->misses_per_token;

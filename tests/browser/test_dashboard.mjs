@@ -48,6 +48,8 @@ await test('a killed worker is shown as suspect, then down, and can be forgotten
     const running = open(rig, body({ stream: true, max_tokens: 100000 }));
     await page.until(`document.querySelectorAll('#requests tr').length === 1`, 'a row of the request');
     assert.match(await page.run(`document.querySelector('#requests tr').textContent`), /fake-model.*amber/);
+    assert.equal(await page.run(`${card('amber')}.querySelector('[aria-label="Prompt hits"]').getAttribute('aria-valuetext')`), '75 %');
+    assert.match(await page.run(`${card('amber')}.textContent`), /Prompts held9 states · 40 pages · 12 MiB · 2 GiB on disk/);
     await page.until(`Number(document.querySelector('#rate').textContent) > 10`, 'tokens a second');
     running.socket.destroy();
     await page.until(`document.querySelectorAll('#requests tr').length === 0`, 'the row goes');
@@ -72,6 +74,7 @@ await test('on a phone nothing is wider than the screen, fingers find the button
     await page.go(rig.url + '/');
     await page.until(`${state('amber')} === 'ready'`, 'ready');
     assert.ok(await page.run('document.documentElement.scrollWidth <= innerWidth'));
+    assert.ok(await page.run(`(({ bottom, height }) => height > 0 && bottom <= ${card('amber')}.getBoundingClientRect().bottom)(${card('amber')}.querySelector('.whole').getBoundingClientRect())`), 'what is held of prompts is there');
     assert.deepEqual(await page.run(`[...document.querySelectorAll('button')].filter((b) => b.offsetParent !== null && b.getBoundingClientRect().height < 40).length`), 0);
     const luminance = `((c) => { const [r, g, b] = c.match(/[\\d.]+/g).map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; })`;
     const shades = [];
@@ -97,7 +100,7 @@ await test('a keyboard reaches the buttons with a visible focus, and a screen re
     await page.press('Enter');
     await page.until(`${state('amber')} === 'ready'`, 'ready again');
     const tree = await page.tree();
-    for (const [role, name] of [['heading', /^amber$/], ['heading', /^Requests/i], ['meter', /^Expert hits$/], ['image', /^tokens a second over the last five minutes: now/], ['status', /./], ['button', /^Drain amber$/]]) {
+    for (const [role, name] of [['heading', /^amber$/], ['heading', /^Requests/i], ['meter', /^Expert hits$/], ['meter', /^Prompt hits$/], ['image', /^tokens a second over the last five minutes: now/], ['status', /./], ['button', /^Drain amber$/]]) {
         assert.ok(tree.some((n) => n.role === role && (name.test(n.name) || role === 'status')), `${role} ${name}`);
     }
 });

@@ -155,7 +155,18 @@ static void send_beat(fake *f) {
                     .power_w = 180,
                     .vram_used_mib = 9216,
                     .vram_total_mib = 12288,
-                    .ram_used_mib = 2048};
+                    .ram_used_mib = 2048,
+                    .prefix_tokens = 600,
+                    .prefix_asked_tokens = 800,
+                    .prefix_snapshots = 9,
+                    .prefix_pages = 40,
+                    .prefix_mib = 12,
+                    .prefix_disk_mib = 2048,
+                    .prefix_hits = 6,
+                    .prefix_hits_in_place = 4,
+                    .displaced = 3,
+                    .guesses = 50,
+                    .guesses_true = 30};
     send_message(f, &m);
 }
 

@@ -49,7 +49,13 @@ await test('every next turn goes to the node that holds the chat and skips all b
         return all.some((n) => n.beat.prefix_snapshots > 0) && all.reduce((sum, n) => sum + n.beat.prefix_tokens, 0) >= 9 * 64;
     }, 'beats tell');
     const metrics = await (await fetch(fleet.url + '/metrics')).text();
-    assert.match(metrics, /siliceo_node_prefix_tokens_total\{node="amber"\} \d+/);
+    for (const line of ['prefix_tokens_total{node="amber"}', 'prefix_asked_tokens_total{node="amber"}', 'prefix_hits_total{node="amber",from="ram"}',
+        'prefix_snapshots{node="basalt"}', 'prefix_pages{node="basalt"}', 'prefix_disk_bytes{node="amber"}', 'guessed_tokens_total{node="amber",came="true"}', 'displaced_total{node="amber"}'])
+        assert.match(metrics, new RegExp(`^siliceo_node_${line.replace(/[{}]/g, '\\$&')} \\d+`, 'm'));
+    for (const n of (await nodes(fleet)).filter((n) => n.beat.prefix_tokens > 0)) {
+        assert.equal(n.prefix_hit_rate.toFixed(6), (n.beat.prefix_tokens / n.beat.prefix_asked_tokens).toFixed(6));
+        assert.ok(n.beat.prefix_hits > 0 && n.beat.prefix_pages >= n.beat.prefix_snapshots && n.prefix_hit_rate < 1, JSON.stringify(n.beat));
+    }
     assert.ok(Number(/^siliceo_cached_tokens_total (\d+)/m.exec(metrics)[1]) >= 9 * 64);
     await fleet.stop();
 });

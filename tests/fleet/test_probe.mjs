@@ -17,11 +17,15 @@ await test('a line a node with all columns and 0; JSON; 1 for a node that is sus
     let r = await probe([rig.url]);
     assert.equal(r.code, 0, r.err);
     const [head, ...rows] = r.out.trimEnd().split('\n');
-    assert.deepEqual(head.split(/ +/), ['NODE', 'STATE', 'ENGINE', 'GPU', 'VRAM-MiB', 'C', 'SLOTS', 'HIT%', 'PREFILL/S', 'DECODE/S', 'RUN', 'WAIT', 'PATH', 'RTT-ms', 'BEAT-s', 'REASON']);
+    assert.deepEqual(head.split(/ +/), ['NODE', 'STATE', 'ENGINE', 'GPU', 'VRAM-MiB', 'C', 'SLOTS', 'HIT%', 'PREFIX%', 'PREFILL/S', 'DECODE/S', 'RUN', 'WAIT', 'PATH', 'RTT-ms', 'BEAT-s', 'REASON']);
     assert.deepEqual(rows.slice(0, 2).map((row) => row.split(/ +/).slice(0, 3).join(' ')), ['amber ready ok', 'basalt ready ok']);
     assert.match(rows[2], /^queue 0 of/);
+    assert.equal(rows[0].split(/ +/)[head.split(/ +/).indexOf('PREFIX%')], '75.0');
     r = await probe([rig.url, '--json']);
-    assert.deepEqual([r.code, JSON.parse(r.out).nodes.length], [0, 2]);
+    const { nodes } = JSON.parse(r.out);
+    assert.deepEqual([r.code, nodes.length, nodes[0].prefix_hit_rate], [0, 2, 0.75]);
+    const { prefix_snapshots, prefix_pages, prefix_mib, prefix_disk_mib } = nodes[0].beat;
+    assert.deepEqual([prefix_snapshots, prefix_pages, prefix_mib, prefix_disk_mib], [9, 40, 12, 2048]);
     assert.equal((await probe([], { SILICEO_URL: rig.url })).code, 0);
     await stop(rig.fake('basalt'), 'SIGKILL');
     await until(async () => (await rig.node('basalt')).state !== 'ready', 'it is seen');

@@ -177,6 +177,7 @@ static void a_hit_is_at_the_deepest_snapshot_before_the_last_token(void **state)
     prefix_stats s;
     prefix_cache_read_stats(r.cache, &s);
     assert_int_equal(s.hit_tokens, (2 + 4 + 2 + 2) * BLOCK);
+    assert_true(s.asked_tokens == (4 + 4 + 5 + 4 + 3 + 2 + 4) * BLOCK);
     assert_int_equal(s.hits, 4);
     assert_int_equal(s.n_snapshots, 2);
     assert_int_equal(s.n_in_place, 4);

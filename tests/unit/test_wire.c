@@ -55,7 +55,16 @@ static const wire_message samples[] = {
               2,
               7,
               8,
-              9}},
+              9,
+              2000,
+              40,
+              12,
+              6,
+              3,
+              2,
+              1,
+              55,
+              44}},
     {.type = WIRE_TOKENS,
      .tokens = {11, 2, 0, 3, WIRE_REASONING, sample_ids, 6, TEXT("gr\303\274n"),
                 WIRE_FLAG_GRACE, WIRE_FINISH_LENGTH, TEXT("[]"), 77, 100, 64, 5, TEXT("f")}},
@@ -182,7 +191,7 @@ static void appended_fields_that_do_not_come_are_zero(void **state) {
     (void)state;
     static const struct {
         size_t sample, n_appended, n_bytes; /* of the sample's last fields */
-    } cases[] = {{1, 7, 9}, {3, 1, 2}, {2, 5, 3 + 3}, {7, 2, 5 + 12}};
+    } cases[] = {{1, 16, 20}, {3, 1, 2}, {2, 5, 3 + 3}, {7, 2, 5 + 12}};
     wire_frame frame = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         wire_message got;

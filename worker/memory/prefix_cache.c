@@ -307,7 +307,10 @@ void prefix_cache_read_stats(const prefix_cache *c, prefix_stats *out) {
     *out = (prefix_stats){
         .lookups = c->lookups,
         .hits = c->hits,
+        .hits_in_place = c->hits_in_place,
+        .asked_tokens = c->asked_tokens,
         .hit_tokens = c->hit_tokens,
+        .n_read = c->n_read,
         .ram_bytes = ram_used(c),
         .ram_budget_bytes = c->ram_budget,
         .disk_bytes = c->disk_used,

@@ -69,7 +69,7 @@ struct prefix_cache {
     prefix_list lists[PREFIX_KINDS][PREFIX_CLASSES];
     uint64_t clock; /* of uses */
     uint32_t n_in_place;
-    uint64_t lookups, hits, hit_tokens;
+    uint64_t lookups, hits, hits_in_place, asked_tokens, hit_tokens, n_read;
     uint64_t lost[PREFIX_MAX_LOST];
     size_t n_lost;
     prefix_disk *disk; /* NULL: none */

@@ -249,6 +249,7 @@ static void end_read(prefix_cache *c, const prefix_job *j) {
     } else {
         h->state_slot = j->slot;
         prefix_list_add(c, STATE_IN_RAM, j->block);
+        c->n_read++;
     }
     if (!j->failed) return;
     if (part == PREFIX_STATE) {

@@ -77,6 +77,7 @@ uint32_t prefix_cache_begin(prefix_cache *c, const int32_t *tokens, uint32_t n_t
                             bool background, uint32_t state, uint32_t *pages) {
     uint32_t last = PREFIX_NONE;
     c->lookups++;
+    c->asked_tokens += n_tokens;
     (void)walk(c, tokens, usable_blocks(n_tokens), &last);
     if (last == PREFIX_NONE) return 0;
     c->clock++;
@@ -92,6 +93,7 @@ uint32_t prefix_cache_begin(prefix_cache *c, const int32_t *tokens, uint32_t n_t
     const prefix_holding *h = &c->held[last];
     if (h->state_place != PREFIX_NONE) {
         c->memory.state_copy(c->memory.context, state, h->state_place);
+        c->hits_in_place++;
     } else {
         c->memory.state_load(c->memory.context, state,
                              ram_slots_at(c->ram_states, h->state_slot));
