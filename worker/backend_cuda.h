@@ -107,6 +107,7 @@ typedef struct backend_cuda {
     cuda_context context;
     cuda_module module;
     cuda_function functions[CUDA_KERNEL_COUNT];
+    uint32_t own_shared[CUDA_KERNEL_COUNT]; /* bytes of shared memory that a kernel declares */
     cuda_stream compute;
     cuda_stream h2d;
     pool *threads;
@@ -148,6 +149,9 @@ status cuda_check_card(const cuda_card *card, error *err);
 /* The embedded fatbin, or the reason why there is none. */
 status cuda_find_kernels(const void **out, error *err);
 status cuda_load_kernels(backend_cuda *b, error *err);
+/* Whether any card may be asked for this launch; else the kernel and the limit are named. */
+status cuda_check_shape(const backend_cuda *b, cuda_kernel kernel, cuda_shape shape,
+                        error *err);
 void cuda_launch(backend_cuda *b, cuda_kernel kernel, cuda_shape shape, const void *args);
 /* The same for a kernel that reads before its wait what the one before it has written. */
 void cuda_launch_after(backend_cuda *b, cuda_kernel kernel, cuda_shape shape, const void *args);

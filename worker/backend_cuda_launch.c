@@ -12,7 +12,9 @@ extern const uint64_t kernels_fatbin_size;
 static const char *const names[CUDA_KERNEL_COUNT] = {CUDA_KERNELS(KERNEL_NAME)};
 #undef KERNEL_NAME
 
+/* A block's shared memory, what the kernel declares and what the launch adds: Turing's limits. */
 enum { SHARED_WITHOUT_ASKING = 48 * 1024, SHARED_MOST = 64 * 1024 };
+enum { MOST_THREADS = 1024, MOST_BLOCKS_YZ = 65535 };
 
 status cuda_find_kernels(const void **out, error *err) {
     if (out != NULL) *out = kernels_fatbin;
@@ -30,8 +32,28 @@ status cuda_load_kernels(backend_cuda *b, error *err) {
         rc = cuda_check(b->driver,
                         b->driver->cuModuleGetFunction(&b->functions[i], b->module, names[i]),
                         names[i], err);
+        int bytes = 0;
+        if (rc == STATUS_OK) {
+            rc = CUDA_CALL(b->driver, err, cuFuncGetAttribute, &bytes, CUDA_FUNCTION_OWN_SHARED,
+                           b->functions[i]);
+        }
+        b->own_shared[i] = (uint32_t)bytes;
     }
     return rc;
+}
+
+status cuda_check_shape(const backend_cuda *b, cuda_kernel kernel, cuda_shape s, error *err) {
+    uint64_t shared = (uint64_t)b->own_shared[kernel] + s.shared_bytes;
+    if (shared <= SHARED_MOST && s.block_x <= MOST_THREADS && s.grid_y <= MOST_BLOCKS_YZ &&
+        s.grid_z <= MOST_BLOCKS_YZ && s.grid_x <= INT32_MAX) {
+        return STATUS_OK;
+    }
+    return error_set(err, STATUS_DEVICE,
+                     "cuda: %s: %u x %u x %u blocks of %u threads with %llu bytes of shared "
+                     "memory; at most %d x %d x %d of %d with %d",
+                     names[kernel], s.grid_x, s.grid_y, s.grid_z, s.block_x,
+                     (unsigned long long)shared, INT32_MAX, MOST_BLOCKS_YZ, MOST_BLOCKS_YZ,
+                     MOST_THREADS, SHARED_MOST);
 }
 
 bool cuda_went(backend_cuda *b, cuda_result result, const char *call) {
@@ -48,6 +70,8 @@ static void launch(backend_cuda *b, cuda_kernel kernel, cuda_shape s, const void
     if (s.grid_x == 0 || s.grid_y == 0 || b->failed != STATUS_OK || b->mode == MODE_REPLAY) {
         return;
     }
+    b->failed = cuda_check_shape(b, kernel, s, &b->failure);
+    if (b->failed != STATUS_OK) return;
     cuda_launch_attribute overlapped = {.id = CUDA_LAUNCH_OVERLAPPED, .value = {.flag = 1}};
     const cuda_launch_config config = {.grid = {s.grid_x, s.grid_y, s.grid_z},
                                        .block = {s.block_x, 1, 1},
@@ -55,9 +79,10 @@ static void launch(backend_cuda *b, cuda_kernel kernel, cuda_shape s, const void
                                        .stream = b->compute,
                                        .attributes = &overlapped,
                                        .n_attributes = overlaps && b->card.major >= 9 ? 1 : 0};
-    if (s.shared_bytes > SHARED_WITHOUT_ASKING &&
+    const uint32_t own = b->own_shared[kernel];
+    if (own + s.shared_bytes > SHARED_WITHOUT_ASKING &&
         !CUDA_DO(b, cuFuncSetAttribute, b->functions[kernel], CUDA_FUNCTION_SHARED_BYTES,
-                 SHARED_MOST)) {
+                 (int)(SHARED_MOST - own))) {
         return;
     }
     void *parameters[1];

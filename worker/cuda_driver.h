@@ -57,8 +57,10 @@ enum {
     CUDA_DEVICE_SMS = 16, /* attributes of a device */
     CUDA_DEVICE_MAJOR = 75,
     CUDA_DEVICE_MINOR = 76,
-    CUDA_FUNCTION_SHARED_BYTES = 8, /* attribute of a function: dynamic shared memory */
-    CUDA_CONTEXT_SPIN = 1,          /* waiting threads spin */
+    CUDA_FUNCTION_OWN_SHARED = 1, /* attribute of a function: static shared memory */
+    CUDA_FUNCTION_SHARED_BYTES =
+        8,                 /* attribute of a function: dynamic shared memory, at most */
+    CUDA_CONTEXT_SPIN = 1, /* waiting threads spin */
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_EVENT_NO_TIMING = 2,
     CUDA_CAPTURE_THREAD_LOCAL = 1,
@@ -100,6 +102,7 @@ enum {
     X(cuModuleUnload, "cuModuleUnload", (cuda_module))                                         \
     X(cuModuleGetFunction, "cuModuleGetFunction",                                              \
       (cuda_function *, cuda_module, const char *))                                            \
+    X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *, int, cuda_function))                   \
     X(cuFuncSetAttribute, "cuFuncSetAttribute", (cuda_function, int, int))                     \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor,                                             \
       "cuOccupancyMaxActiveBlocksPerMultiprocessor", (int *, cuda_function, int, size_t))      \

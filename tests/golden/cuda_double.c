@@ -5,6 +5,8 @@
  * the kernel's source on fibers.  What it shows is that the CUDA backend asks for the right
  * things in a legal order; it is a thousand times slower than a card.
  *
+ * A launch that Turing would refuse is refused here: a kernel's own shared memory is read from
+ * the compiler's report.  With SILICEO_DOUBLE_JUDGES launches are judged alone, and do nothing.
  * Memory comes filled with 0xff, NaN to a float.  Freed too little or twice: the program ends.
  */
 #include "tests/kernels/cuda_device.h"
@@ -121,11 +123,61 @@ cuda_result double_cuModuleGetFunction(cuda_function *out, cuda_module module,
     }
     return NOT_FOUND;
 }
-cuda_result double_cuFuncSetAttribute(cuda_function f, int id, int value) {
-    (void)f;
-    (void)id;
-    (void)value;
+
+/* What the compiler says of each kernel's own shared memory, for Turing; 0 without its report. */
+static uint32_t own_shared[CUDA_KERNEL_COUNT];
+static uint32_t asked_shared[CUDA_KERNEL_COUNT]; /* dynamic, by cuFuncSetAttribute */
+enum { SHARED_WITHOUT_ASKING = 48 * 1024, SHARED_MOST = 64 * 1024 };
+
+static void read_report(void) {
+    static bool done;
+    static const char properties[] = "Function properties for ", used[] = " bytes smem";
+    char path[512], line[1024];
+    const char *build = getenv("SILICEO_BUILD");
+    if (done) return;
+    done = true;
+    if (build == NULL) build = "build";
+    bool shares = strcmp(build, "build") == 0 || strncmp(build, "build/", 6) == 0 ||
+                  strncmp(build, "build-", 6) == 0; /* as CUDA_OUT in the Makefile */
+    (void)snprintf(path, sizeof path, "%s/cuda/sm_75.txt", shares ? "build" : build);
+    FILE *report = fopen(path, "r");
+    int kernel = CUDA_KERNEL_COUNT;
+    while (report != NULL && fgets(line, sizeof line, report) != NULL) {
+        const char *name = strstr(line, properties), *bytes = strstr(line, used);
+        if (name != NULL) {
+            char *end = strpbrk(line, "\r\n");
+            if (end != NULL) *end = '\0';
+            for (kernel = 0; kernel < CUDA_KERNEL_COUNT; kernel++) {
+                if (strcmp(names[kernel], name + sizeof properties - 1) == 0) break;
+            }
+        }
+        if (bytes == NULL || kernel == CUDA_KERNEL_COUNT) continue;
+        while (bytes > line && bytes[-1] >= '0' && bytes[-1] <= '9')
+            bytes--;
+        own_shared[kernel] = (uint32_t)strtoul(bytes, NULL, 10);
+    }
+    if (report != NULL) (void)fclose(report);
+}
+
+cuda_result double_cuFuncGetAttribute(int *out, int id, cuda_function f) {
+    if (id != CUDA_FUNCTION_OWN_SHARED) return INVALID_VALUE;
+    read_report();
+    *out = (int)own_shared[(uintptr_t)f - 1];
     return CUDA_OK;
+}
+cuda_result double_cuFuncSetAttribute(cuda_function f, int id, int value) {
+    uintptr_t kernel = (uintptr_t)f - 1;
+    if (id != CUDA_FUNCTION_SHARED_BYTES || value < 0 ||
+        own_shared[kernel] + (uint32_t)value > SHARED_MOST) {
+        return INVALID_VALUE;
+    }
+    asked_shared[kernel] = (uint32_t)value;
+    return CUDA_OK;
+}
+/* A block's shared memory is what was asked for, or little enough. */
+static bool has_shared(uintptr_t kernel, uint32_t dynamic) {
+    return dynamic <= asked_shared[kernel] ||
+           own_shared[kernel] + dynamic <= SHARED_WITHOUT_ASKING;
 }
 cuda_result double_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, cuda_function f,
                                                                int block, size_t shared) {
@@ -322,9 +374,11 @@ cuda_result double_cuLaunchKernelEx(const cuda_launch_config *c, cuda_function f
     (void)extra;
     uintptr_t id = (uintptr_t)f;
     if (id == 0 || id > CUDA_KERNEL_COUNT || c->grid[0] == 0 || c->grid[1] == 0 ||
-        c->grid[1] > 65535 || c->grid[2] == 0 || c->grid[2] > 65535 || c->block[0] > 1024) {
+        c->grid[1] > 65535 || c->grid[2] == 0 || c->grid[2] > 65535 || c->block[0] > 1024 ||
+        !has_shared(id - 1, c->shared_bytes)) {
         return INVALID_VALUE;
     }
+    if (getenv("SILICEO_DOUBLE_JUDGES") != NULL) return CUDA_OK;
     const cuda_shape shape = {c->grid[0], c->grid[1], c->grid[2], c->block[0], c->shared_bytes};
     if (!capturing) {
         kernel_device_emu.launch((cuda_kernel)(id - 1), shape, args[0], 0);
