@@ -425,8 +425,8 @@ static bool finished(const coordinator *c, uint64_t now_ms) {
 /* How long may the loop sleep?  Not at all while anything is left to do: the
  * descriptors of ZeroMQ tell of it only once. */
 static int sleep_ms(coordinator *c, uint64_t next_tick_ms) {
-    if (http_server_pending(c->http) || c->dispatch_due || worker_link_pending(c->link))
-        return 0;
+    c->mesh_due = c->mesh_due || worker_link_pending(c->link);
+    if (http_server_pending(c->http) || c->dispatch_due || c->mesh_due) return 0;
     uint64_t now_ms = clock_monotonic_ms();
     int until_tick = next_tick_ms > now_ms ? (int)(next_tick_ms - now_ms) : 0;
     int http = http_server_timeout_ms(c->http);
@@ -440,8 +440,14 @@ static void handle_events(coordinator *c, const struct epoll_event *events, int 
             http_server_event(c->http, key);
         else if (key == EVENT_SIGNAL)
             on_signal(c);
-        /* The mesh is drained each time round, whatever woke us. */
+        else if (key == EVENT_MESH || key == EVENT_MONITOR)
+            c->mesh_due = true;
     }
+}
+
+static void drain_mesh(coordinator *c) {
+    if (c->mesh_due) c->mesh_due = worker_link_drain(c->link, DRAIN_BATCH);
+    web_client_drain(c->web);
 }
 
 /* What still runs fails, and its clients get a moment to be told. */
@@ -453,8 +459,8 @@ static void say_goodbye(coordinator *c) {
         http_server_run(c->http);
         int n = epoll_wait(c->epoll, events, MAX_EVENTS, 5);
         handle_events(c, events, n);
-        (void)worker_link_drain(c->link, DRAIN_BATCH);
-        web_client_drain(c->web);
+        c->mesh_due = true;
+        drain_mesh(c);
         api_chat_reap(c);
     } while (c->chats != NULL && clock_monotonic_ms() < until_ms);
 }
@@ -473,8 +479,7 @@ int coordinator_run(coordinator *c) {
             return 1;
         }
         handle_events(c, events, n);
-        (void)worker_link_drain(c->link, DRAIN_BATCH);
-        web_client_drain(c->web);
+        drain_mesh(c);
         if (clock_monotonic_ms() >= next_tick_ms) {
             tick(c);
             next_tick_ms = clock_monotonic_ms() + TICK_MS;

@@ -61,6 +61,7 @@ typedef struct coordinator {
     uint32_t n_cancelling;  /* of them, those that nobody waits for any more */
     uint64_t complained_ms; /* about nonsense on the mesh, when last */
     bool dispatch_due;
+    bool mesh_due; /* the link may have something to read */
     decisions decisions;
     struct chat *chats; /* replies under way, for their clocks */
 

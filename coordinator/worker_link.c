@@ -19,6 +19,7 @@ struct worker_link {
     mesh_gate *gate;
     char address[300];
     wire_frame frame;
+    bool sent; /* since the router was last read empty */
 };
 
 static status set_int(void *socket, int option, int value, const char *name, error *err) {
@@ -175,7 +176,8 @@ static bool readable(void *socket) {
 }
 
 bool worker_link_pending(worker_link *link) {
-    return readable(link->router) || readable(link->monitor);
+    link->sent = link->sent && readable(link->router);
+    return link->sent;
 }
 
 /* ------------------------------------------------------------ receiving */
@@ -259,7 +261,9 @@ bool worker_link_drain(worker_link *link, size_t max) {
     for (size_t i = 0; i < max; i++) {
         /* The end of a connection must be known before what comes over the next one. */
         if (i % 64 == 0 && readable(link->monitor)) drain_monitor(link);
-        if (!receive_one(link)) return worker_link_pending(link);
+        if (receive_one(link)) continue;
+        link->sent = false; /* looking in vain hears of everything, as ZMQ_EVENTS would */
+        return false;
     }
     return true;
 }
@@ -270,6 +274,7 @@ status worker_link_send(worker_link *link, const void *identity, size_t n_identi
                         const wire_message *message, error *err) {
     status rc = wire_encode(&link->frame, message, err);
     if (rc != STATUS_OK) return rc;
+    link->sent = true;
     if (zmq_send(link->router, identity, n_identity, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
         return error_set(err, errno == EAGAIN ? STATUS_TIMEOUT : STATUS_UNAVAILABLE,
                          "mesh: %s is not sent: %s", wire_type_name(message->type),

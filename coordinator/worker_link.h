@@ -2,7 +2,7 @@
  *
  * Frames in and out, and the rules that were learned by measuring: ROUTER_MANDATORY and
  * DONTWAIT always, nothing more is sent after a failed identity frame, the
- * descriptor only hints so everything is drained until ZMQ_EVENTS is clear, and
+ * descriptors only hint so everything is drained until nothing is left, and
  * heartbeats of the transport find a peer that is gone without a word.
  * With CURVE an allow-list decides who connects (ZAP); its handler runs before
  * the socket is bound, because without one CURVE admits anyone.
@@ -56,9 +56,11 @@ status worker_link_reload(worker_link *link, void *context,
 /* May this node be here, by the list as it is now? */
 bool worker_link_allows(const worker_link *link, const char *node_name);
 
-/* Receive up to max messages.  True: there may be more, call again before sleeping. */
+/* Receive up to max messages: when a descriptor is readable, or pending() says so.  True: there
+ * may be more, call again before sleeping. */
 bool worker_link_drain(worker_link *link, size_t max);
-/* Is something there now?  Ask after each send and before each sleep. */
+/* Is something there of which the descriptors no longer tell?  A send takes in what has come and
+ * with it their signal.  Ask before each sleep. */
 bool worker_link_pending(worker_link *link);
 
 /* STATUS_UNAVAILABLE: the peer is not known (any more).  STATUS_TIMEOUT: its queue
