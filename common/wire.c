@@ -224,7 +224,7 @@ typedef struct layout {
     { type, text, offsetof(wire_message, member), member##_fields, COUNT(member##_fields), (n) }
 static const layout layouts[] = {
     LAYOUT(WIRE_HELLO, "HELLO", hello),
-    LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 7),
+    LAYOUT_APPENDED(WIRE_BEAT, "BEAT", beat, 16),
     LAYOUT_APPENDED(WIRE_TOKENS, "TOKENS", tokens, 5),
     LAYOUT_APPENDED(WIRE_DONE, "DONE", done, 1),
     LAYOUT(WIRE_ERROR, "ERROR", error),

@@ -156,15 +156,15 @@ typedef struct wire_beat {
     uint64_t loading_model; /* 1 + the number of the model that loading_* tell of; 0: none,
                                  or the state says it */
     uint64_t prefix_tokens; /* of prompts, skipped since the start */
-    uint64_t prefix_snapshots; /* beginnings of prompts from which one can go on */
-    uint64_t prefix_mib;       /* RAM for them and their pages */
+    uint64_t prefix_snapshots;    /* beginnings of prompts from which one can go on */
+    uint64_t prefix_mib;          /* RAM for them and their pages */
     uint64_t prefix_asked_tokens; /* of prompts that were looked up, since the start */
     uint64_t prefix_pages;        /* pages held, wherever they lie */
     uint64_t prefix_disk_mib;
-    uint64_t prefix_hits;          /* prompts that skipped something, since the start */
-    uint64_t prefix_hits_in_place; /* of them, from a state beside the sequences' own */
-    uint64_t prefix_reads;         /* snapshots that were read from disk, since the start */
-    uint64_t displaced;            /* times that a sequence gave up its place */
+    uint64_t prefix_hits;           /* prompts that skipped something, since the start */
+    uint64_t prefix_hits_in_place;  /* of them, from a state beside the sequences' own */
+    uint64_t prefix_reads;          /* snapshots that were read from disk, since the start */
+    uint64_t displaced;             /* times that a sequence gave up its place */
     uint64_t guesses, guesses_true; /* tokens guessed ahead, and those that came */
 } wire_beat;
 

@@ -191,8 +191,8 @@ static void set_shortcuts(coordinator *c, const node *n, json_text *labels) {
     metric_set(metrics_child(f[GAUGE_PREFIX_BYTES], l), (double)b->prefix_mib * 1048576);
     metric_set(metrics_child(f[GAUGE_PREFIX_DISK], l), (double)b->prefix_disk_mib * 1048576);
     metric_add(metrics_child(f[GAUGE_DISPLACED], l), (double)b->displaced);
-    uint64_t near = b->prefix_hits_in_place < b->prefix_hits ? b->prefix_hits_in_place
-                                                              : b->prefix_hits;
+    uint64_t near =
+        b->prefix_hits_in_place < b->prefix_hits ? b->prefix_hits_in_place : b->prefix_hits;
     add_with(f[GAUGE_PREFIX_HITS], n, labels, "from", "place", near);
     add_with(f[GAUGE_PREFIX_HITS], n, labels, "from", "ram", b->prefix_hits - near);
     uint64_t came = b->guesses_true < b->guesses ? b->guesses_true : b->guesses;

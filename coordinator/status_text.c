@@ -71,11 +71,10 @@ static void node_line(const coordinator *c, const node *n, uint64_t now_ms, json
     figure(rtt, node_round_trip_s(n) > 0, 1, node_round_trip_s(n) * 1e3);
     figure(beat, n->has_beat, 1, (double)(now_ms - n->last_heard_ms) / 1000);
     json_text_format(
-        out,
-        "%-16s %-11s %-8s %-14s %13s %4s %11s %5s %7s %9s %8s %4u %4u  %-8s %6s %6s  %s\n",
+        out, "%-16s %-11s %-8s %-14s %13s %4s %11s %5s %7s %9s %8s %4u %4u  %-8s %6s %6s  %s\n",
         n->name, node_state_name(n->state), verdicts.engine.word, gpu, vram, temperature, slots,
-        hits, held, prefill, decode, status_running(n), status_waiting(n), node_path_name(n), rtt,
-        beat, n->reason[0] != '\0' ? n->reason : "-");
+        hits, held, prefill, decode, status_running(n), status_waiting(n), node_path_name(n),
+        rtt, beat, n->reason[0] != '\0' ? n->reason : "-");
 }
 
 void status_text(const coordinator *c, json_text *out) {
@@ -84,8 +83,8 @@ void status_text(const coordinator *c, json_text *out) {
                      "%-16s %-11s %-8s %-14s %13s %4s %11s %5s %7s %9s %8s %4s %4s  %-8s "
                      "%6s %6s  %s\n",
                      "NODE", "STATE", "ENGINE", "GPU", "VRAM-MiB", "C", "SLOTS", "HIT%",
-                     "PREFIX%", "PREFILL/S", "DECODE/S", "RUN", "WAIT", "PATH", "RTT-ms", "BEAT-s",
-                     "REASON");
+                     "PREFIX%", "PREFILL/S", "DECODE/S", "RUN", "WAIT", "PATH", "RTT-ms",
+                     "BEAT-s", "REASON");
     for (const node *n = c->nodes.first; n != NULL; n = n->next)
         node_line(c, n, now_ms, out);
     const counters *k = &c->counters;

@@ -54,11 +54,11 @@ typedef struct prefix_params {
 
 typedef struct prefix_stats {
     /* since the start: */
-    uint64_t lookups, hits;  /* begins, and those that skipped something */
-    uint64_t hits_in_place;  /* of them, from a state of the model */
-    uint64_t asked_tokens;   /* of the prompts of all begins */
-    uint64_t hit_tokens;     /* skipped */
-    uint64_t n_read;         /* snapshots read from disk */
+    uint64_t lookups, hits; /* begins, and those that skipped something */
+    uint64_t hits_in_place; /* of them, from a state of the model */
+    uint64_t asked_tokens;  /* of the prompts of all begins */
+    uint64_t hit_tokens;    /* skipped */
+    uint64_t n_read;        /* snapshots read from disk */
     uint64_t ram_bytes;     /* of pages and snapshots in RAM */
     uint64_t ram_budget_bytes;
     uint64_t disk_bytes; /* of files there and to come */
