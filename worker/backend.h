@@ -76,6 +76,8 @@ typedef struct batch_hidden {
 } batch_hidden;
 
 /* One step.  Arrays are borrowed until end. */
+enum { BATCH_FORGOTTEN = UINT32_MAX };
+
 typedef struct batch {
     batch_view view;             /* rows, runs (the segments) and pages, see kernels/args.h */
     const int32_t *tokens;       /* [n_rows] */
@@ -84,6 +86,10 @@ typedef struct batch {
     const batch_hidden *hidden; /* [n_hidden] */
     uint32_t n_hidden;
     const float *const *before; /* [n_runs] of each run, see model_segment */
+    /* [n_runs] the first remembered row of each run, or BATCH_FORGOTTEN.  The list of states of
+     * a remembered run names one state for all its rows: each row's takes the place of the one
+     * before it. */
+    const uint32_t *remembered;
     /* [n_layers][n_rows][n_experts_used] ids that replace the router's; NULL: none do. */
     const int32_t *routed;
     bool watched; /* someone looks into the step while it runs */
@@ -148,6 +154,9 @@ typedef struct backend_ops {
     void (*state_save)(backend *b, uint32_t state, void *bytes);
     void (*state_load)(backend *b, uint32_t state, const void *bytes);
     void (*state_copy)(backend *b, uint32_t to, uint32_t from);
+    /* The state before a run of the last step becomes that after its first n_rows rows, which
+     * are remembered from `first` on.  NULL: this device remembers none. */
+    void (*state_replay)(backend *b, const batch_run *run, uint32_t first, uint32_t n_rows);
     size_t (*page_bytes)(const backend *b);
     void (*page_save)(backend *b, uint32_t page, void *bytes);
     void (*page_load)(backend *b, uint32_t page, const void *bytes);

@@ -232,6 +232,7 @@ static void cpu_close(backend *base) {
     cpu_work_release(b);
     cpu_experts_release(b);
     free(b->conv);
+    cpu_journal_release(b);
     cpu_unreserve(b->pages, b->params.n_pages * b->page_bytes);
     cpu_unreserve(b->states, b->params.n_states * b->state_bytes);
     free(b->rope);
@@ -273,6 +274,7 @@ static const backend_ops cpu_ops = {
     .state_save = cpu_state_save,
     .state_load = cpu_state_load,
     .state_copy = cpu_state_copy,
+    .state_replay = cpu_state_replay,
     .page_bytes = cpu_page_bytes,
     .page_save = cpu_page_save,
     .page_load = cpu_page_load,
@@ -444,6 +446,7 @@ status backend_cpu_open(backend **out, const model_config *config, model_weights
     if (b == NULL) return error_set(err, STATUS_NO_MEMORY, "cpu backend: no memory");
     b->base.ops = &cpu_ops;
     b->config = config;
+    b->weights = weights;
     b->params = *params;
     b->n_threads = params->n_threads > 0 ? params->n_threads : pool_usable_cores();
     status rc = cpu_work_init(b, err);
@@ -457,6 +460,8 @@ status backend_cpu_open(backend **out, const model_config *config, model_weights
                             cpu_all_forms(b), err);
     if (rc != STATUS_OK) goto fail;
     rc = init_sequences(b, err);
+    if (rc != STATUS_OK) goto fail;
+    rc = cpu_journal_init(b, err);
     if (rc != STATUS_OK) goto fail;
     rc = config->moe ? cpu_experts_init(b, weights, err) : STATUS_OK;
     if (rc != STATUS_OK) goto fail;

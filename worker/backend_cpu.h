@@ -69,9 +69,29 @@ typedef struct cpu_experts {
     uint64_t bytes_moved;
 } cpu_experts;
 
+/* Rows of the last step whose effect on the states can be had again: what the convolution and
+ * the delta net of each linear layer read, [n_linear_layers][cap_rows][row_floats]. */
+typedef struct cpu_journal {
+    float *rows; /* of a row: conv_dim inputs, then alpha, then beta */
+    size_t row_floats;
+    size_t cap_rows;
+    uint32_t *states; /* [1 + cap_rows], the list of a replay, from 1 on */
+} cpu_journal;
+
+/* The rows that a linear layer mixes. */
+typedef struct cpu_delta_rows {
+    batch_view batch;
+    const float *u; /* before the convolution, whose rows go to BUFFER_U */
+    const float *alpha;
+    const float *beta;
+    size_t u_stride; /* floats */
+    size_t alpha_stride, beta_stride;
+} cpu_delta_rows;
+
 typedef struct backend_cpu {
     backend base;
     const model_config *config;
+    const model_weights *weights;
     model_params params;
     cpu_tier tier;
     pool *threads;
@@ -88,6 +108,7 @@ typedef struct backend_cpu {
     float *rope; /* [rows][n_rot] */
     unsigned char *states;
     size_t state_bytes;
+    cpu_journal journal;
     unsigned char *pages;
     size_t page_bytes;
     size_t layer_page_bytes;
@@ -163,11 +184,20 @@ void cpu_gated(backend *base, const weight_matrix *gate, const weight_matrix *up
 status cpu_logits(backend *base, const weight_matrix *head, float *out, error *err);
 void cpu_delta_net(backend *base, const layer_weights *layer, uint32_t ordinal,
                    input_forms forms);
+/* Convolution and delta net of a linear layer: rows to INPUT_MIXED, and states. */
+void cpu_mix_delta(backend_cpu *b, const layer_weights *layer, uint32_t ordinal,
+                   const cpu_delta_rows *rows);
 void cpu_attention(backend *base, const layer_weights *layer, uint32_t ordinal,
                    input_forms forms);
 void cpu_route(backend *base, const layer_weights *layer);
 void cpu_expert_layer(backend *base, const layer_weights *layer, uint32_t layer_index,
                       input_forms forms, input_forms shared_forms);
+
+/* remembered rows */
+status cpu_journal_init(backend_cpu *b, error *err);
+void cpu_journal_release(backend_cpu *b);
+void cpu_remember(backend_cpu *b, uint32_t ordinal); /* the running layer's */
+void cpu_state_replay(backend *base, const batch_run *run, uint32_t first, uint32_t n_rows);
 
 status cpu_experts_init(backend_cpu *b, const model_weights *w, error *err);
 void cpu_forget_experts(backend *base);

@@ -27,15 +27,15 @@ static float *layer_state(const backend_cpu *b, uint32_t ordinal) {
     return (float *)(void *)b->states + ordinal * floats;
 }
 
-static void run_conv(backend_cpu *b, uint32_t ordinal) {
+static void run_conv(backend_cpu *b, uint32_t ordinal, const cpu_delta_rows *rows) {
     const model_config *c = b->config;
     size_t matrices = (size_t)c->n_value_heads * c->state_dim * c->state_dim;
-    const conv1d_args args = {.batch = b->batch.view,
-                              .x = b->buffer[BUFFER_U],
+    const conv1d_args args = {.batch = rows->batch,
+                              .x = rows->u,
                               .weight = b->conv + (size_t)ordinal * c->conv_taps * c->conv_dim,
                               .state = layer_state(b, ordinal) + matrices,
                               .y = b->buffer[BUFFER_U],
-                              .x_stride = c->conv_dim,
+                              .x_stride = rows->u_stride,
                               .y_stride = c->conv_dim,
                               .state_stride = b->state_bytes / sizeof(float),
                               .n_channels = c->conv_dim,
@@ -43,18 +43,17 @@ static void run_conv(backend_cpu *b, uint32_t ordinal) {
     cpu_run_range(b, c->conv_dim, 64, 0.5 * args.batch.n_rows, conv_range, &args);
 }
 
-void cpu_delta_net(backend *base, const layer_weights *layer, uint32_t ordinal,
-                   input_forms forms) {
-    backend_cpu *b = (backend_cpu *)base;
+void cpu_mix_delta(backend_cpu *b, const layer_weights *layer, uint32_t ordinal,
+                   const cpu_delta_rows *rows) {
     const model_config *c = b->config;
     cpu_input *out = &b->input[INPUT_MIXED];
     cpu_input_begin(out, c->inner_dim);
-    run_conv(b, ordinal);
-    const delta_net_args args = {.batch = b->batch.view,
+    run_conv(b, ordinal, rows);
+    const delta_net_args args = {.batch = rows->batch,
                                  .qkv = b->buffer[BUFFER_U],
                                  .z = b->buffer[BUFFER_Z],
-                                 .alpha = b->buffer[BUFFER_ALPHA],
-                                 .beta = b->buffer[BUFFER_BETA],
+                                 .alpha = rows->alpha,
+                                 .beta = rows->beta,
                                  .a = layer->decay.place,
                                  .dt = layer->dt_bias.place,
                                  .norm = layer->ssm_norm.place,
@@ -62,8 +61,8 @@ void cpu_delta_net(backend *base, const layer_weights *layer, uint32_t ordinal,
                                  .out = cpu_input_row(out, 0),
                                  .qkv_stride = c->conv_dim,
                                  .z_stride = c->inner_dim,
-                                 .alpha_stride = c->n_value_heads,
-                                 .beta_stride = c->n_value_heads,
+                                 .alpha_stride = rows->alpha_stride,
+                                 .beta_stride = rows->beta_stride,
                                  .out_stride = cpu_input_floats(out),
                                  .state_stride = b->state_bytes / sizeof(float),
                                  .n_key_heads = c->n_key_heads,
@@ -74,7 +73,22 @@ void cpu_delta_net(backend *base, const layer_weights *layer, uint32_t ordinal,
     double rows_a_run = (double)args.batch.n_rows / args.batch.n_runs;
     cpu_run_range(b, delta_net_n_items(&args), 1,
                   rows_a_run * c->state_dim * c->state_dim * 0.1, delta_range, &args);
-    cpu_input_quantize_rows(b, out, args.batch.n_rows, forms);
+}
+
+void cpu_delta_net(backend *base, const layer_weights *layer, uint32_t ordinal,
+                   input_forms forms) {
+    backend_cpu *b = (backend_cpu *)base;
+    const model_config *c = b->config;
+    const cpu_delta_rows rows = {.batch = b->batch.view,
+                                 .u = b->buffer[BUFFER_U],
+                                 .alpha = b->buffer[BUFFER_ALPHA],
+                                 .beta = b->buffer[BUFFER_BETA],
+                                 .u_stride = c->conv_dim,
+                                 .alpha_stride = c->n_value_heads,
+                                 .beta_stride = c->n_value_heads};
+    cpu_remember(b, ordinal); /* the convolution writes over its input */
+    cpu_mix_delta(b, layer, ordinal, &rows);
+    cpu_input_quantize_rows(b, &b->input[INPUT_MIXED], rows.batch.n_rows, forms);
 }
 
 /* Attention. */

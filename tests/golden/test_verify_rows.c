@@ -22,6 +22,7 @@ static const char params[] =
 static model_params params_of_run(void) {
     model_params p = run_params(ACTIVATIONS_INT8);
     p.n_states = N_STATES;
+    p.n_remembered = 2 * N_ROWS;
     p.n_pages = N_STATES * 3;
     return p;
 }
@@ -159,6 +160,104 @@ static void a_sequence_goes_on_from_any_row(void **state) {
     run_close(&r);
 }
 
+/* Rows at, at + 1, ... of sequence 0 from `from`, remembered; the last one's state goes to `to`. */
+static void verify_remembered(run *r, uint32_t from, const uint32_t *to, uint32_t at,
+                              uint32_t n, float *logits) {
+    model_segment s = run_segment(r, 0, N_PROMPT + at, tokens + N_PROMPT + at, n);
+    s.state = from;
+    s.states_after = to;
+    s.remembered = true;
+    run_step(r, &s, 1, logits);
+}
+
+static void replay_in_threads(uint32_t n_threads, uint32_t depth) {
+    run r;
+    open_at_prompt(&r, n_threads);
+    unsigned char *before = malloc(state_bytes);
+    float *logits = new_logits(&r, N_ROWS);
+    assert_non_null(before);
+    uint32_t from = 0, to = 1;
+    for (uint32_t at = 0, right = 1; at + depth <= N_ROWS;
+         at += right, right = right % depth + 1) {
+        model_state_save(r.m, from, before);
+        verify_remembered(&r, from, &to, at, depth, logits);
+        assert_memory_equal(logits, expected + at * N_VOCAB,
+                            (size_t)depth * N_VOCAB * sizeof(float));
+        assert_state(&r, from, before);
+        assert_state(&r, to, after + (at + depth - 1) * state_bytes);
+        model_replay(r.m, 0, right);
+        assert_state(&r, from, after + (at + right - 1) * state_bytes);
+        if (right < depth) continue;
+        from = to;
+        to = 1 - to;
+    }
+    free(logits);
+    free(before);
+    run_close(&r);
+}
+
+static void remembered_rows_can_be_replayed_to_any(void **state) {
+    (void)state;
+    const uint32_t depths[] = {1, 2, 3, 6, 17, 33, N_ROWS};
+    for (size_t i = 0; i < sizeof depths / sizeof depths[0]; i++)
+        replay_in_threads(1, depths[i]);
+    replay_in_threads(2, 9);
+}
+
+/* Two remembered runs, a prompt and a run with a state a row. */
+static void remembered_runs_do_not_mix(void **state) {
+    (void)state;
+    enum { N = 35 };
+    run r;
+    const uint32_t mine = 10, theirs = 11, rows[2] = {12, 13};
+    open_at_prompt(&r, 1);
+    float *logits = new_logits(&r, 70 + 2 * N + 2);
+    for (uint32_t s = 1; s <= 3; s++)
+        model_state_clear(r.m, s);
+    model_segment batch[] = {run_segment(&r, 3, 0, tokens + 9, N),
+                             run_segment(&r, 1, 0, tokens, 70),
+                             run_segment(&r, 2, 0, tokens + 5, 2),
+                             run_segment(&r, 0, N_PROMPT, tokens + N_PROMPT, N)};
+    batch[0].states_after = &theirs;
+    batch[0].remembered = true;
+    batch[2].states_after = rows;
+    batch[3].states_after = &mine;
+    batch[3].remembered = true;
+    run_step(&r, batch, 4, logits);
+    assert_memory_equal(logits + (N + 72) * N_VOCAB, expected, N * N_VOCAB * sizeof(float));
+    assert_state(&r, mine, after + (N - 1) * state_bytes);
+    model_replay(r.m, 0, 3);
+    model_replay(r.m, 3, 20);
+    assert_state(&r, 0, after + 19 * state_bytes);
+    free(logits);
+    run_close(&r);
+}
+
+static void what_cannot_be_remembered_is_refused(void **state) {
+    (void)state;
+    run r;
+    open_at_prompt(&r, 1);
+    float *logits = new_logits(&r, 2 * N_ROWS + 1);
+    const uint32_t own = 0, a = 5, b = 6;
+    error err = {0};
+    model_segment s = run_segment(&r, 0, N_PROMPT, tokens, 2);
+    s.remembered = true;
+    assert_int_equal(model_step(r.m, &s, 1, logits, &err), STATUS_BAD_INPUT);
+    assert_non_null(strstr(err.text, "unverified"));
+    s.states_after = &own;
+    assert_int_equal(model_step(r.m, &s, 1, logits, &err), STATUS_BAD_INPUT);
+    assert_non_null(strstr(err.text, "already"));
+    model_segment pair[] = {run_segment(&r, 0, N_PROMPT, tokens, N_ROWS),
+                            run_segment(&r, 1, 0, tokens, N_ROWS + 1)};
+    pair[0].states_after = &a;
+    pair[1].states_after = &b;
+    pair[0].remembered = pair[1].remembered = true;
+    assert_int_equal(model_step(r.m, pair, 2, logits, &err), STATUS_BAD_INPUT);
+    assert_non_null(strstr(err.text, "of 40"));
+    free(logits);
+    run_close(&r);
+}
+
 static void the_state_before_stays_unless_it_is_named(void **state) {
     (void)state;
     run r;
@@ -231,6 +330,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_the_bits_of_steps_of_their_own),
         cmocka_unit_test(a_sequence_goes_on_from_any_row),
+        cmocka_unit_test(remembered_rows_can_be_replayed_to_any),
+        cmocka_unit_test(remembered_runs_do_not_mix),
+        cmocka_unit_test(what_cannot_be_remembered_is_refused),
         cmocka_unit_test(the_state_before_stays_unless_it_is_named),
         cmocka_unit_test(company_changes_no_bit_of_a_verified_row),
         cmocka_unit_test(a_state_that_two_would_write_is_refused),

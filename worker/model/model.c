@@ -24,6 +24,8 @@ struct model {
     uint32_t *output_rows;
     uint32_t *pages;
     size_t n_pages;
+    uint32_t *remembered; /* [runs] first remembered row of each, or BATCH_FORGOTTEN */
+    uint32_t n_remembered;
     const routing_trace *traces; /* NULL: the router chooses */
     uint32_t n_traces;
     int32_t *routed;      /* [n_layers][max_rows][n_experts_used], made with traces */
@@ -67,12 +69,13 @@ static status make_batch(model *m, error *err) {
     m->runs = calloc(n_runs, sizeof *m->runs);
     m->hidden = calloc(n_runs, sizeof *m->hidden);
     m->before = calloc(n_runs, sizeof(float *));
+    m->remembered = calloc(n_runs, sizeof *m->remembered);
     m->output_rows = calloc(n, sizeof *m->output_rows);
     m->pages = calloc(n_runs * p->n_pages + n, sizeof *m->pages);
     m->state_step = calloc(p->n_states, sizeof *m->state_step);
     if (m->tokens == NULL || m->row_run == NULL || m->runs == NULL || m->hidden == NULL ||
-        m->before == NULL || m->output_rows == NULL || m->pages == NULL ||
-        m->state_step == NULL) {
+        m->before == NULL || m->remembered == NULL || m->output_rows == NULL ||
+        m->pages == NULL || m->state_step == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "model: no memory for a batch of %zu rows", n);
     }
     return STATUS_OK;
@@ -134,6 +137,7 @@ void model_close(model *m) {
     free(m->state_step);
     free(m->pages);
     free(m->output_rows);
+    free(m->remembered);
     free(m->before);
     free(m->hidden);
     free(m->runs);
@@ -178,7 +182,9 @@ static status claim_states(model *m, const model_segment *s, size_t i, error *er
                          "step: segment %zu keeps states, which backend %s does not", i,
                          m->device->ops->name);
     }
-    for (uint32_t t = 0; s->states_after != NULL && t < s->n_tokens; t++) {
+    if (s->remembered) m->state_step[s->state] = m->n_steps_run;
+    uint32_t n_after = s->states_after == NULL ? 0 : s->remembered ? 1 : s->n_tokens;
+    for (uint32_t t = 0; t < n_after; t++) {
         rc = check_state(m, s->states_after[t], i, err);
         if (rc != STATUS_OK) return rc;
         m->state_step[s->states_after[t]] = m->n_steps_run;
@@ -216,6 +222,23 @@ static status check_segment(const model *m, const model_segment *s, size_t i, er
     return check_tokens(m, s, i, err);
 }
 
+static status check_remembered(const model *m, const model_segment *s, size_t i, error *err) {
+    if (!s->remembered) return STATUS_OK;
+    uint32_t left = model_remembers_rows(m) ? m->params.n_remembered - m->n_remembered : 0;
+    if (s->states_after != NULL && s->n_tokens <= left) return STATUS_OK;
+    return error_set(
+        err, STATUS_BAD_INPUT, "step: segment %zu is to be remembered, %u tokens %s of %u", i,
+        s->n_tokens, s->states_after != NULL ? "where there is room" : "unverified", left);
+}
+
+/* Where the states after a segment's rows go, behind the pages. */
+static void list_states(model *m, batch_run *run, const model_segment *s) {
+    if (s->states_after == NULL) return;
+    run->first_kept = (uint32_t)m->n_pages;
+    for (uint32_t t = 0; t < s->n_tokens; t++)
+        m->pages[m->n_pages++] = s->states_after[s->remembered ? 0 : t];
+}
+
 /* Append one segment's rows to the batch. */
 static void add_segment(model *m, batch *b, const model_segment *s) {
     batch_view *v = &b->view;
@@ -237,11 +260,9 @@ static void add_segment(model *m, batch *b, const model_segment *s) {
     }
     m->before[v->n_runs] = s->before;
     m->n_pages += pages_of(s);
-    if (s->states_after != NULL) {
-        m->runs[v->n_runs].first_kept = (uint32_t)m->n_pages;
-        memcpy(m->pages + m->n_pages, s->states_after, s->n_tokens * sizeof *m->pages);
-        m->n_pages += s->n_tokens;
-    }
+    list_states(m, &m->runs[v->n_runs], s);
+    m->remembered[v->n_runs] = s->remembered ? m->n_remembered : BATCH_FORGOTTEN;
+    if (s->remembered) m->n_remembered += s->n_tokens;
     v->n_rows += s->n_tokens;
     v->n_runs++;
 }
@@ -252,8 +273,10 @@ static status build_batch(model *m, const model_segment *segments, size_t n, bat
                  .tokens = m->tokens,
                  .output_rows = m->output_rows,
                  .hidden = m->hidden,
-                 .before = m->before};
+                 .before = m->before,
+                 .remembered = m->remembered};
     m->n_pages = 0;
+    m->n_remembered = 0;
     m->n_steps_run++;
     for (size_t i = 0; i < n; i++) {
         status rc = check_segment(m, &segments[i], i, err);
@@ -265,6 +288,7 @@ static status build_batch(model *m, const model_segment *segments, size_t n, bat
                              m->params.max_rows, m->params.max_outputs, i);
         }
         rc = claim_states(m, &segments[i], i, err);
+        if (rc == STATUS_OK) rc = check_remembered(m, &segments[i], i, err);
         if (rc != STATUS_OK) return rc;
         add_segment(m, b, &segments[i]);
     }
@@ -347,6 +371,16 @@ status model_step(model *m, const model_segment *segments, size_t n_segments, fl
 
 bool model_verifies_rows(const model *m) {
     return m->device->ops->verifies_rows;
+}
+
+bool model_remembers_rows(const model *m) {
+    return m->device->ops->state_replay != NULL;
+}
+
+void model_replay(model *m, size_t segment, uint32_t n_rows) {
+    CHECK(m->remembered[segment] != BATCH_FORGOTTEN && n_rows > 0 &&
+          n_rows <= m->runs[segment].n_rows);
+    m->device->ops->state_replay(m->device, &m->runs[segment], m->remembered[segment], n_rows);
 }
 
 bool model_finds_best(const model *m) {

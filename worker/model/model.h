@@ -15,6 +15,10 @@
  * goes to states_after[t]; so after a step, a sequence goes on from any of its rows by
  * taking that row's state for its own, and nothing needs to be undone: keys and values of
  * the rows beyond it are written again before they are read.
+ * A state a row is much to write where many rows are verified and mostly all are right.  Where
+ * a segment is `remembered`, what its rows bring into the state is kept instead, a thousandth
+ * of it; the state after the last row is made beside the one before, and model_replay() makes
+ * that after any other row, bit for bit, from the one before.
  *
  * Thread: the engine thread alone (the backend has threads of its own inside).
  */
@@ -51,11 +55,12 @@ typedef struct model_params {
     uint32_t n_threads;
     kv_type kv;
     activation_type activations;
-    uint32_t n_pages;     /* KV pages of MODEL_PAGE_TOKENS tokens, all full layers */
-    uint32_t n_states;    /* recurrent states */
-    uint32_t max_rows;    /* tokens of one step, all segments together */
-    uint32_t max_outputs; /* rows of one step that give logits */
-    uint32_t n_slots;     /* expert slots over all layers; 0: read experts where they lie
+    uint32_t n_pages;      /* KV pages of MODEL_PAGE_TOKENS tokens, all full layers */
+    uint32_t n_states;     /* recurrent states */
+    uint32_t max_rows;     /* tokens of one step, all segments together */
+    uint32_t max_outputs;  /* rows of one step that give logits */
+    uint32_t n_remembered; /* rows of a step that may be remembered, where the backend does */
+    uint32_t n_slots;      /* expert slots over all layers; 0: read experts where they lie
                           (cpu), or a slot for each (cuda) */
     cpu_lane lane;
     bool pin_experts;           /* cuda: keep every expert's record in pinned RAM */
@@ -85,6 +90,9 @@ typedef struct model_segment {
      * different states: where the one after each token goes.  `state` is left as it is unless
      * it is among them; nobody else of the step may have any of them. */
     const uint32_t *states_after;
+    /* states_after is one state, not `state`, and gets that after the last token; see
+     * model_replay(). */
+    bool remembered;
     /* Of an MTP block: [n_tokens][n_embd], of each token the model's row after the final norm of
      * the position before it.  Else NULL. */
     const float *before;
@@ -154,6 +162,11 @@ status model_step(model *m, const model_segment *segments, size_t n_segments, fl
 
 /* Whether segments may have states_after. */
 bool model_verifies_rows(const model *m);
+/* Whether they may be remembered. */
+bool model_remembers_rows(const model *m);
+/* Let `state` of a remembered segment of the last step be that after its first n_rows rows, once
+ * and before the next step.  `segment` counts those of the step. */
+void model_replay(model *m, size_t segment, uint32_t n_rows);
 
 /* Whether a device finds the largest logits where they are, for model_step_best(). */
 bool model_finds_best(const model *m);
