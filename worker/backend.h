@@ -187,6 +187,10 @@ void backend_cuda_describe(char *name, size_t name_cap, char *bus_id, size_t bus
 /* Free and total VRAM of the first GPU, the context that this process will make counted as
  * taken or not as NVML is there or not. */
 status backend_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes, error *err);
+/* VRAM that no model of ours gets: what a context with its streams and kernels takes, and of that
+ * the kernels, which every further model loads again.  A context is made for it and NVML asked
+ * before and after; without NVML, or where the card's use falls meanwhile, it fails. */
+status backend_cuda_overhead(uint64_t *all_bytes, uint64_t *kernel_bytes, error *err);
 /* What copies within the first GPU's memory reach, bytes read and bytes written together.  Takes
  * 512 MiB for some milliseconds. */
 status backend_cuda_bandwidth(double *gb_per_s, error *err);

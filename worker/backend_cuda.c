@@ -289,11 +289,7 @@ static void cuda_close(backend *base) {
         if (b->pinned_logits != NULL) (void)d->cuMemFreeHost(b->pinned_logits);
         if (b->pinned != NULL) (void)d->cuMemFreeHost(b->pinned);
         if (b->arena != 0) (void)d->cuMemFree(b->arena);
-        if (b->h2d != NULL) (void)d->cuStreamDestroy(b->h2d);
-        if (b->compute != NULL) (void)d->cuStreamDestroy(b->compute);
-        if (b->module != NULL) (void)d->cuModuleUnload(b->module);
-        (void)d->cuCtxSetCurrent(NULL);
-        (void)d->cuDevicePrimaryCtxRelease(b->card.device);
+        cuda_close_context(b);
     }
     pool_free(b->threads);
     cuda_driver_close(b->driver);
@@ -338,23 +334,8 @@ static const backend_ops cuda_ops = {
 
 static status open_device(backend_cuda *b, error *err) {
     status rc = cuda_driver_open(&b->driver, err);
-    if (rc != STATUS_OK) return rc;
-    const cuda_driver *d = b->driver;
-    rc = cuda_card_read(d, 0, &b->card, err);
-    if (rc != STATUS_OK) return rc;
-    rc = cuda_check_card(&b->card, err);
-    if (rc != STATUS_OK) return rc;
-    (void)d->cuDevicePrimaryCtxSetFlags(b->card.device, CUDA_CONTEXT_SPIN); /* only advice */
-    rc = CUDA_CALL(d, err, cuDevicePrimaryCtxRetain, &b->context, b->card.device);
-    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuCtxSetCurrent, b->context);
-    if (rc == STATUS_OK) rc = cuda_load_kernels(b, err);
-    if (rc == STATUS_OK) {
-        rc = CUDA_CALL(d, err, cuStreamCreate, &b->compute, CUDA_STREAM_NON_BLOCKING);
-    }
-    if (rc == STATUS_OK) {
-        rc = CUDA_CALL(d, err, cuStreamCreate, &b->h2d, CUDA_STREAM_NON_BLOCKING);
-    }
-    return rc;
+    if (rc == STATUS_OK) rc = cuda_open_context(b, err);
+    return rc == STATUS_OK ? cuda_load_kernels(b, err) : rc;
 }
 
 /* The one allocation.  A driver may spill to host memory instead of failing, so what is free

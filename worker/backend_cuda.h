@@ -145,6 +145,11 @@ typedef struct backend_cuda {
 /* probe */
 status cuda_check_card(const cuda_card *card, error *err);
 
+/* context */
+/* The card, its context, current, and the streams; then cuda_load_kernels(). */
+status cuda_open_context(backend_cuda *b, error *err);
+void cuda_close_context(backend_cuda *b); /* accepts half of it; leaves the driver open */
+
 /* launch */
 /* The embedded fatbin, or the reason why there is none. */
 status cuda_find_kernels(const void **out, error *err);

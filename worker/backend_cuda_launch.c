@@ -1,4 +1,5 @@
-/* backend_cuda_launch.c - the kernels of the embedded fatbin, and how one is launched. */
+/* backend_cuda_launch.c - a card's context, the kernels of the embedded fatbin, and how one is
+ * launched. */
 #include "worker/backend_cuda.h"
 
 #include <stdlib.h>
@@ -15,6 +16,32 @@ static const char *const names[CUDA_KERNEL_COUNT] = {CUDA_KERNELS(KERNEL_NAME)};
 /* A block's shared memory, what the kernel declares and what the launch adds: Turing's limits. */
 enum { SHARED_WITHOUT_ASKING = 48 * 1024, SHARED_MOST = 64 * 1024 };
 enum { MOST_THREADS = 1024, MOST_BLOCKS_YZ = 65535 };
+
+status cuda_open_context(backend_cuda *b, error *err) {
+    const cuda_driver *d = b->driver;
+    status rc = cuda_card_read(d, 0, &b->card, err);
+    if (rc == STATUS_OK) rc = cuda_check_card(&b->card, err);
+    if (rc != STATUS_OK) return rc;
+    (void)d->cuDevicePrimaryCtxSetFlags(b->card.device, CUDA_CONTEXT_SPIN); /* only advice */
+    rc = CUDA_CALL(d, err, cuDevicePrimaryCtxRetain, &b->context, b->card.device);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuCtxSetCurrent, b->context);
+    if (rc == STATUS_OK)
+        rc = CUDA_CALL(d, err, cuStreamCreate, &b->compute, CUDA_STREAM_NON_BLOCKING);
+    if (rc == STATUS_OK)
+        rc = CUDA_CALL(d, err, cuStreamCreate, &b->h2d, CUDA_STREAM_NON_BLOCKING);
+    return rc;
+}
+
+void cuda_close_context(backend_cuda *b) {
+    const cuda_driver *d = b->driver;
+    if (b->context == NULL) return;
+    if (b->h2d != NULL) (void)d->cuStreamDestroy(b->h2d);
+    if (b->compute != NULL) (void)d->cuStreamDestroy(b->compute);
+    if (b->module != NULL) (void)d->cuModuleUnload(b->module);
+    (void)d->cuCtxSetCurrent(NULL);
+    (void)d->cuDevicePrimaryCtxRelease(b->card.device);
+    b->context = NULL;
+}
 
 status cuda_find_kernels(const void **out, error *err) {
     if (out != NULL) *out = kernels_fatbin;

@@ -2,6 +2,7 @@
  * it is. */
 #include "worker/backend_cuda.h"
 
+#include "kernels/cuda/matvec.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -59,6 +60,67 @@ status backend_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes, error *e
     }
     gpu_sensors_close(sensors);
     cuda_driver_close(d);
+    return rc;
+}
+
+/* What the card's use grew by since *from, which moves there. */
+static status read_growth(const gpu_sensors *sensors, uint64_t *from, uint64_t *out,
+                          error *err) {
+    gpu_reading now;
+    status rc = gpu_sensors_read(sensors, &now, err);
+    if (rc != STATUS_OK) return rc;
+    if (now.used_bytes < *from)
+        return error_set(err, STATUS_UNAVAILABLE, "nvml: others gave back memory meanwhile");
+    *out = now.used_bytes - *from;
+    *from = now.used_bytes;
+    return STATUS_OK;
+}
+
+/* A kernel without work, alone and in a graph: some memory is taken with the first of them. */
+static status run_first(backend_cuda *b, error *err) {
+    const cuda_driver *d = b->driver;
+    const matvec_args nothing = {.n_segments = 0};
+    const cuda_shape one = cuda_shape_of(1, 1, MATVEC_BLOCK);
+    cuda_graph graph = NULL;
+    cuda_graph_run runs = NULL;
+    cuda_launch(b, CUDA_KERNEL_matvec_f32, one, &nothing);
+    status rc = CUDA_CALL(d, err, cuStreamSynchronize, b->compute);
+    if (rc == STATUS_OK)
+        rc = CUDA_CALL(d, err, cuStreamBeginCapture, b->compute, CUDA_CAPTURE_THREAD_LOCAL);
+    if (rc != STATUS_OK) return rc;
+    cuda_launch(b, CUDA_KERNEL_matvec_f32, one, &nothing);
+    rc = CUDA_CALL(d, err, cuStreamEndCapture, b->compute, &graph);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuGraphInstantiate, &runs, graph, 0);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuGraphLaunch, runs, b->compute);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuStreamSynchronize, b->compute);
+    if (runs != NULL) (void)d->cuGraphExecDestroy(runs);
+    if (graph != NULL) (void)d->cuGraphDestroy(graph);
+    if (rc != STATUS_OK || b->failed == STATUS_OK) return rc;
+    return error_set(err, b->failed, "%s", b->failure.text);
+}
+
+status backend_cuda_overhead(uint64_t *all_bytes, uint64_t *kernel_bytes, error *err) {
+    backend_cuda *b = calloc(1, sizeof *b);
+    gpu_sensors *sensors = NULL;
+    gpu_reading before = {0};
+    uint64_t context = 0;
+    *all_bytes = *kernel_bytes = 0;
+    if (b == NULL) return error_set(err, STATUS_NO_MEMORY, "cuda: no memory");
+    status rc = cuda_find_kernels(NULL, err);
+    if (rc == STATUS_OK) rc = cuda_driver_open(&b->driver, err);
+    if (rc == STATUS_OK) rc = cuda_card_read(b->driver, 0, &b->card, err);
+    if (rc == STATUS_OK) rc = gpu_sensors_open(&sensors, b->card.bus_id, err);
+    if (rc == STATUS_OK) rc = gpu_sensors_read(sensors, &before, err);
+    if (rc == STATUS_OK) rc = cuda_open_context(b, err);
+    if (rc == STATUS_OK) rc = read_growth(sensors, &before.used_bytes, &context, err);
+    if (rc == STATUS_OK) rc = cuda_load_kernels(b, err);
+    if (rc == STATUS_OK) rc = run_first(b, err);
+    if (rc == STATUS_OK) rc = read_growth(sensors, &before.used_bytes, kernel_bytes, err);
+    if (rc == STATUS_OK) *all_bytes = context + *kernel_bytes;
+    cuda_close_context(b);
+    gpu_sensors_close(sensors);
+    cuda_driver_close(b->driver);
+    free(b);
     return rc;
 }
 

@@ -335,6 +335,7 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"pcie_bytes_per_token", gpu ? f->slot_bytes_per_token : 0, false},
         {"launches_per_token", f->launches_per_token, false},
         {"vram_peak_mib", x->vram_peak_mib, false},
+        {"vram_planned_mib", (double)engine_planned_vram(e) / 1048576, !gpu},
         /* The driver's own pinned memory is not resident memory of a process. */
         {"ram_peak_mib", (double)usage.ru_maxrss / 1024 + (double)m->pinned_bytes / 1048576,
          false},

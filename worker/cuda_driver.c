@@ -163,7 +163,8 @@ status gpu_sensors_open(gpu_sensors **out, const char *bus_id, error *err) {
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "nvml: no memory");
     status rc = STATUS_OK;
     int result = 0;
-    s->library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    const char *path = getenv("SILICEO_LIBNVML");
+    s->library = dlopen(path != NULL ? path : "libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (s->library == NULL) {
         rc = error_set(err, STATUS_UNAVAILABLE, "no NVML on this machine: %s", dlerror());
         goto fail;

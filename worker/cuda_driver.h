@@ -165,7 +165,8 @@ typedef struct gpu_reading {
     uint64_t total_bytes;
 } gpu_reading;
 
-/* The card with this PCI bus id, or the first when bus_id is NULL. */
+/* The card with this PCI bus id, or the first when bus_id is NULL; by libnvidia-ml.so.1, or the
+ * file that the variable SILICEO_LIBNVML names. */
 status gpu_sensors_open(gpu_sensors **out, const char *bus_id, error *err);
 void gpu_sensors_close(gpu_sensors *s);
 status gpu_sensors_read(const gpu_sensors *s, gpu_reading *out, error *err);

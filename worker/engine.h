@@ -141,6 +141,8 @@ const char *engine_numerics_id(const engine *e);
 uint32_t engine_context_tokens(const engine *e);
 uint32_t engine_n_slots(const engine *e);      /* 0: experts are read where they lie */
 const char *engine_plan_text(const engine *e); /* the memory plan, many lines */
+/* Bytes of VRAM that the plan needs, the driver's included; 0 on the CPU. */
+uint64_t engine_planned_vram(const engine *e);
 /* A warning about the file (another chat template, no MTP tensors), or NULL. */
 const char *engine_warning(const engine *e, size_t index);
 

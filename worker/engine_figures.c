@@ -127,6 +127,10 @@ const char *engine_plan_text(const engine *e) {
     return e->plan_text;
 }
 
+uint64_t engine_planned_vram(const engine *e) {
+    return e->plan.vram_needed_bytes;
+}
+
 const char *engine_warning(const engine *e, size_t index) {
     return index < e->n_warnings ? e->warnings[index] : NULL;
 }

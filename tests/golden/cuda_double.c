@@ -19,9 +19,27 @@
 
 enum { INVALID_VALUE = 1, NO_CONTEXT = 201, NOT_FOUND = 500, CARD_BYTES_MIB = 1024 };
 
-static size_t bytes_taken;
-static int n_registered; /* ranges of host memory */
+static size_t bytes_taken;        /* on the card and pinned on the host */
+static size_t card_taken, pinned; /* of these, as a card counts them */
+static struct range {             /* of host memory that was registered */
+    void *at;
+    size_t n;
+} registered[16];
+enum { MOST_REGISTERED = sizeof registered / sizeof registered[0] };
+static int n_registered;
 static const size_t card_bytes = (size_t)CARD_BYTES_MIB << 20;
+
+/* What a driver takes besides: of VRAM that is given in steps. */
+enum { STEP = 2 << 20, CONTEXT_BYTES = 37 << 20, MODULE_BYTES = 3 << 20 };
+static int n_retained, n_modules;
+
+static size_t in_steps(size_t n) {
+    return (n + STEP - 1) / STEP * STEP;
+}
+static size_t driver_takes(void) {
+    return (n_retained > 0 ? CONTEXT_BYTES : 0) + (size_t)n_modules * MODULE_BYTES +
+           in_steps(pinned / 512);
+}
 
 #define NAME(name) #name,
 static const char *const names[CUDA_KERNEL_COUNT] = {CUDA_KERNELS(NAME)};
@@ -77,7 +95,6 @@ cuda_result double_cuDeviceGetPCIBusId(char *out, int cap, cuda_ordinal device) 
 }
 
 /* Context, module: nothing to keep but whose they are. */
-static int n_retained;
 static _Thread_local cuda_context current;
 cuda_result double_cuDevicePrimaryCtxRetain(cuda_context *out, cuda_ordinal device) {
     static char context;
@@ -107,10 +124,12 @@ cuda_result double_cuModuleLoadData(cuda_module *out, const void *image) {
     static char module;
     (void)image;
     *out = (cuda_module)(void *)&module;
+    n_modules++;
     return CUDA_OK;
 }
 cuda_result double_cuModuleUnload(cuda_module module) {
     (void)module;
+    n_modules--;
     return CUDA_OK;
 }
 cuda_result double_cuModuleGetFunction(cuda_function *out, cuda_module module,
@@ -234,13 +253,15 @@ static void *take(size_t n) {
     bytes_taken += n;
     return block + HEAD_BYTES;
 }
+static size_t size_of(const void *at) {
+    size_t n = 0;
+    memcpy(&n, (const unsigned char *)at - HEAD_BYTES, sizeof n);
+    return n;
+}
 static cuda_result give_back(void *at) {
     if (at == NULL) return INVALID_VALUE;
-    unsigned char *block = (unsigned char *)at - HEAD_BYTES;
-    size_t n = 0;
-    memcpy(&n, block, sizeof n);
-    bytes_taken -= n;
-    free(block);
+    bytes_taken -= size_of(at);
+    free((unsigned char *)at - HEAD_BYTES);
     return CUDA_OK;
 }
 static void *host(cuda_pointer at) {
@@ -256,29 +277,40 @@ cuda_result double_cuMemAlloc(cuda_pointer *out, size_t n) {
     if (current == NULL) return NO_CONTEXT;
     if (n == 0 || n > card_bytes - bytes_taken) return CUDA_OUT_OF_MEMORY;
     *out = (cuda_pointer)(uintptr_t)take(n);
-    return *out != 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY;
+    if (*out == 0) return CUDA_OUT_OF_MEMORY;
+    card_taken += in_steps(n);
+    return CUDA_OK;
 }
 cuda_result double_cuMemFree(cuda_pointer at) {
+    if (at != 0) card_taken -= in_steps(size_of(host(at)));
     return give_back(host(at));
 }
 cuda_result double_cuMemHostAlloc(void **out, size_t n, unsigned flags) {
     (void)flags;
     *out = take(n);
-    return *out != NULL ? CUDA_OK : CUDA_OUT_OF_MEMORY;
+    if (*out == NULL) return CUDA_OUT_OF_MEMORY;
+    pinned += n;
+    return CUDA_OK;
 }
 cuda_result double_cuMemFreeHost(void *at) {
+    if (at != NULL) pinned -= size_of(at);
     return give_back(at);
 }
 cuda_result double_cuMemHostRegister(void *at, size_t n, unsigned flags) {
-    (void)at;
     (void)flags;
-    n_registered++;
-    return n > 0 ? CUDA_OK : INVALID_VALUE;
+    if (n == 0 || n_registered == MOST_REGISTERED) return INVALID_VALUE;
+    registered[n_registered++] = (struct range){at, n};
+    pinned += n;
+    return CUDA_OK;
 }
 cuda_result double_cuMemHostUnregister(void *at) {
-    (void)at;
-    n_registered--;
-    return CUDA_OK;
+    for (int i = 0; i < n_registered; i++) {
+        if (registered[i].at != at) continue;
+        pinned -= registered[i].n;
+        registered[i] = registered[--n_registered];
+        return CUDA_OK;
+    }
+    return INVALID_VALUE;
 }
 cuda_result double_cuMemcpyHtoD(cuda_pointer to, const void *from, size_t n) {
     memcpy(host(to), from, n);
@@ -435,4 +467,54 @@ cuda_result double_cuGraphExecDestroy(cuda_graph_run graph) {
 cuda_result double_cuGraphDestroy(cuda_graph graph) {
     (void)graph;
     return CUDA_OK;
+}
+
+/* NVML, for SILICEO_LIBNVML: the same card. */
+typedef struct nvml_memory {
+    unsigned long long total, free, used;
+} nvml_memory;
+
+int nvmlInit_v2(void);
+int nvmlInit_v2(void) {
+    return 0;
+}
+int nvmlShutdown(void);
+int nvmlShutdown(void) {
+    return 0;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **out);
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **out) {
+    (void)bus_id;
+    *out = &card_taken;
+    return 0;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out);
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out) {
+    *out = &card_taken;
+    return index == 0 ? 0 : INVALID_VALUE;
+}
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *out);
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *out) {
+    (void)device;
+    (void)sensor;
+    *out = 0;
+    return INVALID_VALUE;
+}
+int nvmlDeviceGetPowerUsage(void *device, unsigned *out);
+int nvmlDeviceGetPowerUsage(void *device, unsigned *out) {
+    return nvmlDeviceGetTemperature(device, 0, out);
+}
+int nvmlDeviceGetMemoryInfo(void *device, nvml_memory *out);
+int nvmlDeviceGetMemoryInfo(void *device, nvml_memory *out) {
+    (void)device;
+    out->total = card_bytes;
+    out->used = card_taken + driver_takes();
+    out->free = out->total - out->used;
+    return 0;
+}
+int nvmlDeviceGetUtilizationRates(void *device, void *out);
+int nvmlDeviceGetUtilizationRates(void *device, void *out) {
+    (void)device;
+    (void)out;
+    return INVALID_VALUE;
 }

@@ -288,13 +288,16 @@ static void parked_sequences_have_a_bound_that_counts(void **state) {
     assert_non_null(strstr(err.text, "park_mib = 5000"));
 }
 
+/* The card's steps of 2 MiB are the only ones that stay free. */
 static void a_card_gets_as_many_slots_as_fit_and_not_a_byte_more(void **state) {
     (void)state;
     error err = {0};
     bool partly = false;
-    for (uint64_t vram = 60; vram <= 400; vram += 5) {
+    for (uint64_t vram = 60; vram <= 400; vram += 3) {
         plan_request r = gpu_request(vram);
         memory_plan plan;
+        r.knows_driver = vram % 2 == 0;
+        r.driver_bytes = 21 * MIB + 4711;
         if (plan_make(&plan, &config, &weights, &r, &err) != STATUS_OK) continue;
         assert_true(plan.vram_needed_bytes <= r.vram_bytes);
         assert_int_equal(vram_of(&plan), plan.vram_needed_bytes);
@@ -302,9 +305,34 @@ static void a_card_gets_as_many_slots_as_fit_and_not_a_byte_more(void **state) {
         bool all = plan.n_slots == plan.n_experts_total;
         partly = partly || !all;
         uint64_t slot = bytes_of(&plan, "expert slots") / plan.n_slots;
-        if (!all) assert_true(r.vram_bytes - plan.vram_needed_bytes < slot);
+        if (!all) assert_true(r.vram_bytes - plan.vram_needed_bytes < slot + 2 * 2 * MIB);
+        uint64_t arena = plan.vram_needed_bytes - bytes_of(&plan, "driver");
+        assert_int_equal(arena % (2 * MIB), 0);
     }
     assert_true(partly);
+}
+
+static void what_the_driver_takes_is_planned_as_measured(void **state) {
+    (void)state;
+    error err = {0};
+    memory_plan plan;
+    plan_request r = gpu_request(400);
+    r.n_slots = 64;
+    r.n_context = 1024;
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
+    uint64_t estimate = bytes_of(&plan, "driver"), others = plan.vram_needed_bytes - estimate;
+    assert_int_equal(estimate, 25 * MIB); /* a sixteenth */
+    r.knows_driver = true;
+    r.driver_bytes = 101 * MIB;
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
+    assert_int_equal(bytes_of(&plan, "driver"), (102 + 8) * MIB); /* room for graphs */
+    assert_int_equal(plan.vram_needed_bytes, others + (102 + 8) * MIB);
+    r.draft_vram_bytes = 3 * MIB; /* and kernels of its own */
+    r.kernel_bytes = 1 * MIB;
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
+    assert_int_equal(bytes_of(&plan, "draft model"), (4 + 2) * MIB);
+    r.vram_bytes = plan.vram_needed_bytes - 1; /* fixed slots give nothing away */
+    assert_refused(&r, STATUS_NO_MEMORY, "64 expert slots");
 }
 
 static void a_card_that_is_too_small_is_refused_with_both_sizes(void **state) {
@@ -349,6 +377,7 @@ int main(void) {
         cmocka_unit_test(a_model_without_pages_is_refused),
         cmocka_unit_test(parked_sequences_have_a_bound_that_counts),
         cmocka_unit_test(a_card_gets_as_many_slots_as_fit_and_not_a_byte_more),
+        cmocka_unit_test(what_the_driver_takes_is_planned_as_measured),
         cmocka_unit_test(the_longest_plan_has_room_for_its_lines),
         cmocka_unit_test(a_card_that_is_too_small_is_refused_with_both_sizes),
     };

@@ -331,15 +331,28 @@ static status plan_cpu_records(memory_plan *plan, const model_config *c, const m
 
 enum { DRIVER_MIB = 672, DRIVER_RAM_MIB = 384, AUTO_CONTEXT = 32768, VRAM_HEAD_ROOM_MIB = 512 };
 
+/* A card gives memory in steps, lists every page of pinned RAM in its own, and needs some for what
+ * is recorded later. */
+enum { VRAM_STEP = 2 * 1024 * 1024, GRAPH_ROOM = 4 * VRAM_STEP };
+enum { PINNED_PAGE = 4096, PAGE_ENTRY = 8, SMALL_PINNED_MIB = 256 };
+
 status plan_vram_budget(plan_request *request, uint64_t vram_mib, error *err) {
     if (request->backend != BACKEND_CUDA) return STATUS_OK;
     uint64_t left = 0, total = 0;
+    status rc = STATUS_OK;
     request->vram_bytes = vram_mib << 20;
-    if (vram_mib > 0) return STATUS_OK;
-    status rc = backend_cuda_memory(&left, &total, err);
-    uint64_t room = left / 16, most = (uint64_t)VRAM_HEAD_ROOM_MIB << 20;
-    request->vram_bytes = left - (room < most ? room : most);
+    if (vram_mib == 0) {
+        rc = backend_cuda_memory(&left, &total, err);
+        uint64_t room = left / 16, most = (uint64_t)VRAM_HEAD_ROOM_MIB << 20;
+        request->vram_bytes = left - (room < most ? room : most);
+    }
+    request->knows_driver = backend_cuda_overhead(&request->driver_bytes,
+                                                  &request->kernel_bytes, NULL) == STATUS_OK;
     return rc;
+}
+
+static uint64_t in_steps(uint64_t bytes) {
+    return (bytes + VRAM_STEP - 1) / VRAM_STEP * VRAM_STEP;
 }
 
 static cuda_layout lay_out(const memory_plan *plan, const model_config *c,
@@ -381,23 +394,48 @@ static status plan_cuda_context(memory_plan *plan, const model_config *c, const 
 }
 
 static uint64_t driver_bytes(const plan_request *r) {
+    if (r->knows_driver) return in_steps(r->driver_bytes + GRAPH_ROOM);
     uint64_t room = r->vram_bytes / 16;
     return room < (uint64_t)DRIVER_MIB << 20 ? room : (uint64_t)DRIVER_MIB << 20;
+}
+
+static uint64_t draft_bytes(const plan_request *r) {
+    if (r->draft_vram_bytes == 0) return 0;
+    return in_steps(r->draft_vram_bytes) + in_steps(r->kernel_bytes);
+}
+
+/* The card's list of pinned pages: every record there may be room for, and what is small. */
+static uint64_t table_bytes(const memory_plan *plan, const model_weights *w,
+                            const plan_request *r) {
+    uint64_t pinned = plan->n_slots < plan->n_experts_total
+                          ? plan->n_experts_total * cuda_record_bytes(w)
+                          : 0;
+    if (pinned > r->ram_bytes) pinned = r->ram_bytes;
+    pinned += (uint64_t)SMALL_PINNED_MIB << 20;
+    return in_steps(pinned / PINNED_PAGE * PAGE_ENTRY);
+}
+
+/* What is left for the one allocation, with so many slots. */
+static uint64_t arena_limit(const memory_plan *plan, const model_weights *w,
+                            const plan_request *r) {
+    uint64_t others = driver_bytes(r) + draft_bytes(r) + table_bytes(plan, w, r);
+    return r->vram_bytes > others ? (r->vram_bytes - others) / VRAM_STEP * VRAM_STEP : 0;
 }
 
 /* As many slots as fit beside everything else. */
 static void choose_cuda_slots(memory_plan *plan, const model_config *c, const model_weights *w,
                               const plan_request *r) {
     plan->n_slots = (uint32_t)plan->n_experts_total; /* first without staging records */
-    uint64_t others = driver_bytes(r) + r->draft_vram_bytes;
-    uint64_t limit = r->vram_bytes > others ? r->vram_bytes - others : 0;
     cuda_layout all = lay_out(plan, c, w, r);
-    if (all.total_bytes <= limit) return;
+    if (all.total_bytes <= arena_limit(plan, w, r)) return;
     uint64_t working_set = (uint64_t)c->n_layers * c->n_experts_used;
     plan->n_slots = (uint32_t)working_set;
+    uint64_t limit = arena_limit(plan, w, r);
     cuda_layout least = lay_out(plan, c, w, r);
     if (least.total_bytes >= limit) return; /* refused by the caller, with the reason */
     plan->n_slots += (uint32_t)((limit - least.total_bytes) / least.slot_bytes);
+    while (plan->n_slots > working_set && lay_out(plan, c, w, r).total_bytes > limit)
+        plan->n_slots--; /* what the workspace notes of each slot */
 }
 
 static void add_cuda_lines(memory_plan *plan, const model_config *c, const model_weights *w,
@@ -425,12 +463,17 @@ static void add_cuda_lines(memory_plan *plan, const model_config *c, const model
     note = add_line(plan, "logits", PLAN_VRAM, bytes[CUDA_PART_LOGITS]);
     (void)snprintf(note, NOTE_BYTES, "%u rows of %u", plan->max_outputs, c->n_vocab);
     if (r->draft_vram_bytes > 0) {
-        note = add_line(plan, "draft model", PLAN_VRAM, r->draft_vram_bytes);
+        note = add_line(plan, "draft model", PLAN_VRAM, draft_bytes(r));
         (void)snprintf(note, NOTE_BYTES, "with its pages and states; up to %u guesses",
                        r->n_guesses);
     }
     note = add_line(plan, "driver", PLAN_DRIVER, driver_bytes(r));
-    (void)snprintf(note, NOTE_BYTES, "context and code, an estimate");
+    (void)snprintf(note, NOTE_BYTES, "context, kernels and graphs, %s",
+                   r->knows_driver ? "measured" : "an estimate");
+    uint64_t rounding = in_steps(l.total_bytes) - l.total_bytes;
+    note = add_line(plan, "page tables", PLAN_DRIVER, table_bytes(plan, w, r) + rounding);
+    (void)snprintf(note, NOTE_BYTES, "of pinned memory; VRAM comes in steps of %d MiB",
+                   VRAM_STEP >> 20);
     for (size_t i = 0; i < plan->n_lines; i++)
         plan->vram_needed_bytes += plan->lines[i].bytes;
 }

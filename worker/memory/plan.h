@@ -23,6 +23,9 @@ typedef struct plan_request {
     uint64_t draft_bytes;      /* of a draft model: its file and states, and */
     uint64_t draft_page_bytes; /* as many pages as the model has */
     uint64_t draft_vram_bytes; /* of a draft on the GPU: all it has there */
+    bool knows_driver;         /* the next two were measured; else they are estimated */
+    uint64_t driver_bytes;     /* VRAM that the driver takes for itself, of it */
+    uint64_t kernel_bytes;     /* the kernels, which a draft on the GPU loads again */
     uint32_t chunk_tokens;
     kv_type kv;
     int64_t n_slots;    /* -1: auto: on the CPU 0, experts are read where they lie; on a GPU as
@@ -41,7 +44,7 @@ typedef enum plan_place {
     PLAN_RAM,
     PLAN_PINNED, /* RAM that the GPU reads by itself */
     PLAN_VRAM,
-    PLAN_DRIVER /* VRAM that the driver takes for itself, an estimate */
+    PLAN_DRIVER /* VRAM that the driver takes for itself */
 } plan_place;
 
 typedef struct plan_line {
@@ -83,7 +86,8 @@ status plan_make(memory_plan *out, const model_config *config, const model_weigh
                  const plan_request *request, error *err);
 
 /* The VRAM that a request for a GPU may plan with: vram_mib where it is given, else what is
- * free now less head room.  Nothing to do for the CPU. */
+ * free now less head room; and what the driver takes of it, measured where that can be.
+ * Nothing to do for the CPU. */
 status plan_vram_budget(plan_request *request, uint64_t vram_mib, error *err);
 
 /* Records that a tier above the disk has at least: a layer's experts and some under way. */
