@@ -184,7 +184,7 @@ TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/kernels/test_*.sh 
 THREAD_TESTS  := $(filter unit/test_ring unit/test_prefix_cache unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_engine_loop,$(TEST_NAMES))
 # Minutes of arithmetic on paths that other tests run under the sanitizers as well.
 SAN_SKIPS     := golden/test_chunks golden/test_tiers golden/test_company golden/test_kv_types clients/test_conversations.mjs clients/test_integrity.mjs clients/test_schemas.mjs clients/test_ai_sdk.mjs clients/test_langchain.mjs clients/test_zod.mjs fleet/test_failover_forms.mjs fleet/test_deploy.mjs browser/test_dashboard.mjs
-SAN_SKIPS     += golden/test_poison golden/test_recall golden/test_speculation unit/test_budget clients/test_embeddings.mjs
+SAN_SKIPS     += golden/test_poison golden/test_recall golden/test_speculation unit/test_budget clients/test_embeddings.mjs clients/test_equality.mjs
 # Whose durations are those of the settings, a tenth of them otherwise.
 SOAK_TESTS    := health failover faults network behind_proxy
 SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
