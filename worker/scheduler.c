@@ -216,8 +216,10 @@ static uint32_t pages_wanted(const scheduler *s, const sequence *who, uint32_t n
     return n + n_running;
 }
 
+/* What makes room may be what it would begin from, and then it wants more. */
 static bool fits(scheduler *s, const sequence *who) {
-    return s->n_free_groups > 0 && reclaim(s, pages_wanted(s, who, s->n_running));
+    return s->n_free_groups > 0 && reclaim(s, pages_wanted(s, who, s->n_running)) &&
+           kv_pages_available(s->pages) >= pages_wanted(s, who, s->n_running);
 }
 
 /* Would who fit if all that may give way to it had gone?  Pages that they share count as

@@ -25,6 +25,7 @@ typedef struct entry {
     uint32_t n_tokens;  /* 0: no entry */
     uint64_t state;
     uint32_t pages[MAX_PAGES];
+    bool moved_out; /* its pages had to make room: they are elsewhere */
     uint64_t used;
 } entry;
 
@@ -50,6 +51,7 @@ typedef struct bench {
     entry entries[MAX_ENTRIES];
     uint64_t clock;
     uint32_t n_begun, n_stopped;
+    bool moves_out; /* the cache, what makes room; else it forgets that */
 } bench;
 
 static uint64_t see(uint64_t state, int32_t token) {
@@ -122,14 +124,27 @@ static entry *best_entry(bench *b, const sequence *who) {
 
 static uint32_t cache_find(void *context, const sequence *who) {
     const entry *e = best_entry(context, who);
-    return e != NULL ? e->n_tokens : 0;
+    return e != NULL && !e->moved_out ? e->n_tokens : 0;
+}
+
+/* Its pages back, in free ones; false when there are too few. */
+static bool bring_back(bench *b, entry *e) {
+    uint32_t n = e->n_tokens / MODEL_PAGE_TOKENS;
+    if (kv_pages_available(b->pages) < n) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(kv_pages_take(b->pages, &e->pages[i]));
+        memcpy(b->page[e->pages[i]], e->of->tokens + (size_t)i * MODEL_PAGE_TOKENS,
+               sizeof b->page[0]);
+    }
+    e->moved_out = false;
+    return true;
 }
 
 static uint32_t cache_begin(void *context, sequence *who) {
     bench *b = context;
-    const entry *e = best_entry(b, who);
+    entry *e = best_entry(b, who);
     assert_int_equal(who->n_pages, 0);
-    if (e == NULL) return 0;
+    if (e == NULL || (e->moved_out && !bring_back(b, e))) return 0;
     for (uint32_t i = 0; i < e->n_tokens / MODEL_PAGE_TOKENS; i++) {
         kv_pages_share(b->pages, e->pages[i]);
         who->pages[who->n_pages++] = e->pages[i];
@@ -140,9 +155,11 @@ static uint32_t cache_begin(void *context, sequence *who) {
 }
 
 static void drop_entry(bench *b, entry *e) {
+    if (e->moved_out) return;
     for (uint32_t i = 0; i < e->n_tokens / MODEL_PAGE_TOKENS; i++)
         kv_pages_release(b->pages, e->pages[i]);
-    e->n_tokens = 0;
+    e->moved_out = b->moves_out;
+    if (!b->moves_out) e->n_tokens = 0;
 }
 
 static void cache_at_stop(void *context, sequence *who) {
@@ -169,7 +186,7 @@ static void cache_reclaim(void *context, uint32_t n) {
         entry *oldest = NULL;
         for (size_t i = 0; i < MAX_ENTRIES; i++) {
             entry *e = &b->entries[i];
-            if (e->n_tokens == 0) continue;
+            if (e->n_tokens == 0 || e->moved_out) continue;
             if (oldest == NULL || e->used < oldest->used) oldest = e;
         }
         if (oldest == NULL) return;
@@ -278,7 +295,7 @@ static void assert_invariants(const bench *b) {
     }
     for (size_t i = 0; i < MAX_ENTRIES; i++) {
         const entry *e = &b->entries[i];
-        for (uint32_t j = 0; j < e->n_tokens / MODEL_PAGE_TOKENS; j++)
+        for (uint32_t j = 0; !e->moved_out && j < e->n_tokens / MODEL_PAGE_TOKENS; j++)
             owners[e->pages[j]]++;
     }
     for (uint32_t i = 0; i < kv_pages_total(b->pages); i++) {
@@ -587,6 +604,33 @@ static void a_prompt_that_the_cache_knows_begins_behind_it(void **state) {
     run_to_the_end(&b, 20);
     assert_int_equal(third->n_preempted, 0);
     assert_int_equal(b.entries[0].n_tokens, 0);
+    close_bench(&b);
+}
+
+/* What it would begin from made room for it, so that there is too little room after all. */
+static void nobody_begins_in_the_room_of_its_own_beginning(void **state) {
+    (void)state;
+    bench b;
+    open_bench(&b, &(bench_shape){.n_pages = 12,
+                                  .n_sequences = 2,
+                                  .chunk_tokens = 512,
+                                  .max_waiting = 4,
+                                  .has_cache = true});
+    b.moves_out = true;
+    sequence *first = add_text(&b, 3, 300, 1, 0);
+    assert_true(sequence_add_stop(first, 256)); /* 4 pages */
+    assert_true(scheduler_submit(b.scheduler, first));
+    run_to_the_end(&b, 20);
+    sequence *other = submit(&b, 350, 30, 0); /* 6 pages */
+    (void)step(&b);
+    sequence *second = add_text(&b, 3, 400, 4, 0); /* 7 pages */
+    assert_true(scheduler_submit(b.scheduler, second));
+    while (other->phase == SEQUENCE_RUNNING) {
+        (void)step(&b);
+        if (other->phase == SEQUENCE_RUNNING) assert_int_equal(b.n_begun, 0);
+    }
+    run_to_the_end(&b, 20);
+    assert_int_equal(b.n_begun, 1);
     close_bench(&b);
 }
 
@@ -911,6 +955,7 @@ int main(void) {
         cmocka_unit_test(a_piece_ends_where_someone_wants_to_look),
         cmocka_unit_test(stops_are_bounded_and_ascend),
         cmocka_unit_test(a_prompt_that_the_cache_knows_begins_behind_it),
+        cmocka_unit_test(nobody_begins_in_the_room_of_its_own_beginning),
         cmocka_unit_test(a_sequence_whose_rows_are_all_wanted_runs_from_its_beginning),
         cmocka_unit_test(guesses_get_pages_while_there_are_some),
         cmocka_unit_test(background_gives_way_and_goes_on_where_it_was),
