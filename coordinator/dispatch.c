@@ -81,13 +81,20 @@ dispatch_outlook dispatch_look(const coordinator *c, const request *r) {
 
 /* ------------------------------------------------------------ a snapshot */
 
+/* What a node takes: so many, and more that are interactive where background work yields. */
+typedef struct node_room {
+    uint32_t places, more;
+} node_room;
+
 typedef struct snapshot {
     const coordinator *c;
     size_t n;
-    size_t n_free; /* places, over all nodes */
+    size_t n_free;    /* places, over all nodes */
+    size_t n_yielded; /* more, for interactive requests */
     uint64_t now_ms;
     node **nodes;
     router_node *views;
+    node_room *rooms;
     bool *may;
     double *finishes;
 } snapshot;
@@ -95,6 +102,7 @@ typedef struct snapshot {
 static void snapshot_release(snapshot *s) {
     free(s->nodes);
     free(s->views);
+    free(s->rooms);
     free(s->may);
     free(s->finishes);
 }
@@ -113,10 +121,33 @@ static size_t count_nodes(const coordinator *c, size_t *n_in_flight) {
     return count;
 }
 
+/* A worker that is full of background work lets it give up its place: so many requests that
+ * are not may come, as far as the worker takes more than it runs. */
+static uint32_t yields(const node *n) {
+    uint32_t places = node_places(n), n_background = 0;
+    if (places == 0 || n->probation || n->credit <= places) return 0;
+    for (const request *r = n->requests; r != NULL; r = r->node_next)
+        n_background += r->priority > 0;
+    uint64_t most = n->credit - places;
+    return n_background < most ? n_background : (uint32_t)most;
+}
+
+static size_t places_left(const node_room *room, const node *n) {
+    return room->places > n->in_flight ? room->places - n->in_flight : 0;
+}
+
+static size_t yielded_left(const node_room *room, const node *n) {
+    uint32_t all = room->places + room->more, base = room->places;
+    if (all <= n->in_flight) return 0;
+    return all - (n->in_flight > base ? n->in_flight : base);
+}
+
 static void fill_view(snapshot *s, node *n, double *finish, size_t cap, uint64_t now_ns) {
     router_node *v = &s->views[s->n];
+    node_room *room = &s->rooms[s->n];
+    *room = (node_room){node_places(n), yields(n)};
     s->nodes[s->n++] = n;
-    v->places = node_places(n);
+    v->places = room->places;
     v->finish_s = finish;
     v->cap_finish = cap;
     v->round_trip_s = node_round_trip_s(n);
@@ -124,7 +155,8 @@ static void fill_view(snapshot *s, node *n, double *finish, size_t cap, uint64_t
     for (const request *r = n->requests; r != NULL; r = r->node_next) {
         router_reserve(v, r->state == REQUEST_CANCELLING ? 0 : forecast_left_s(r, n, now_ns));
     }
-    if (v->places > n->in_flight) s->n_free += v->places - n->in_flight;
+    s->n_free += places_left(room, n);
+    s->n_yielded += yielded_left(room, n);
 }
 
 /* The nodes that take work, and quarantined ones for requests that have no other. */
@@ -136,9 +168,11 @@ static bool snapshot_take(snapshot *s, const coordinator *c, uint64_t now_ns) {
     size_t planned = c->queue.n_waiting < MAX_PLANNED ? c->queue.n_waiting : MAX_PLANNED;
     s->nodes = calloc(n, sizeof(node *));
     s->views = calloc(n, sizeof *s->views);
+    s->rooms = calloc(n, sizeof *s->rooms);
     s->may = calloc(n, sizeof *s->may);
     s->finishes = calloc(n_in_flight + n * planned + 1, sizeof *s->finishes);
-    if (s->nodes == NULL || s->views == NULL || s->may == NULL || s->finishes == NULL)
+    if (s->nodes == NULL || s->views == NULL || s->rooms == NULL || s->may == NULL ||
+        s->finishes == NULL)
         return false;
     double *at = s->finishes;
     for (node *i = c->nodes.first; i != NULL; i = i->next) {
@@ -269,6 +303,8 @@ static void keep_for_background(snapshot *s) {
 
 /* Mark who may have it and choose; -1: nobody now. */
 static int choose(snapshot *s, const request *r, router_cost *cost) {
+    for (size_t i = 0; i < s->n; i++)
+        s->views[i].places = s->rooms[i].places + (r->priority == 0 ? s->rooms[i].more : 0);
     if (mark_candidates(s, r) == 0) return -1;
     if (r->priority > 0) keep_for_background(s);
     const node_model *m = NULL;
@@ -318,22 +354,27 @@ static void explain(coordinator *c, const snapshot *s, const request *r, const n
 static void plan(coordinator *c, snapshot *s, uint64_t now_ns, dispatch_place place_on) {
     size_t looked = 0;
     request *next;
-    for (request *r = admission_first(&c->queue); r != NULL && s->n_free > 0; r = next) {
+    for (request *r = admission_first(&c->queue); r != NULL; r = next) {
         next = admission_next(&c->queue, r);
+        if (s->n_free + (r->priority == 0 ? s->n_yielded : 0) == 0) break;
         if (++looked > MAX_PLANNED) break;
         router_cost cost;
         int best = admission_may_run(r) ? choose(s, r, &cost) : -1;
         if (best < 0) continue;
         node *n = s->nodes[best];
         if (n->in_flight < s->views[best].places) {
-            s->n_free--;
+            node_room *room = &s->rooms[best];
+            s->n_free -= places_left(room, n);
+            s->n_yielded -= yielded_left(room, n);
             explain(c, s, r, n, now_ns);
             if (!place_on(c, r, n, now_ns)) {
-                s->n_free -= s->views[best].places - n->in_flight - 1;
+                *room = (node_room){0};
                 s->views[best].places = 0;
                 c->dispatch_due = true;
                 continue;
             }
+            s->n_free += places_left(room, n);
+            s->n_yielded += yielded_left(room, n);
         }
         router_reserve(&s->views[best], cost.total_s);
     }
@@ -342,7 +383,7 @@ static void plan(coordinator *c, snapshot *s, uint64_t now_ns, dispatch_place pl
 void dispatch_plan(coordinator *c, uint64_t now_ns, dispatch_place place_on) {
     if (c->queue.n_waiting == 0) return;
     snapshot s;
-    if (snapshot_take(&s, c, now_ns) && s.n_free > 0) plan(c, &s, now_ns, place_on);
+    if (snapshot_take(&s, c, now_ns)) plan(c, &s, now_ns, place_on);
     snapshot_release(&s);
 }
 
