@@ -1,9 +1,10 @@
 // equality.mjs - conversations of the corpus through the API of a real worker in many ways, and whether the answers are those of
 // each conversation alone: for test_equality.mjs and tests/benchmark/equality.mjs.
+import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { root, startCoordinator, startWorker, stop, temporaryFolder, until } from './fleet.mjs';
 
-const MAX_TOKENS = 32;
+const MAX_TOKENS = 32, LONGEST = 1152; // tokens of the longest conversation with its answer
 const draft = 'deploy/models/draft.gguf';
 const library = 'You are the assistant of a small library at the harbour. The library opens at nine and closes at six, on Sundays at one. ' +
     'Readers may take five books for three weeks. Maps and newspapers stay in the house. The garden has a table with two chairs under the old tree. ' +
@@ -34,6 +35,10 @@ export function conversations(n) {
     });
 }
 
+// Long answers in the background, that are there when others come and must make room for them.
+export const chores = ['Count from 1 to 90.', 'Tell me a story about a fox and a lamp.', 'What is the capital of France?', 'Write a Python function that adds two numbers.'].map((text) =>
+    ({ model: 'demo', messages: [{ role: 'user', content: text }], temperature: 0, max_tokens: 180, ignore_eos: true, priority: 'background' }));
+
 // All of an answer that must not depend on how it was served, as one text.
 function essence(choice, usage) {
     const { reasoning_content = null, content = null, tool_calls = [] } = choice.message;
@@ -48,8 +53,10 @@ async function whole(reply) {
     return { text: essence(answer.choices[0], answer.usage), cached: answer.usage.prompt_tokens_details.cached_tokens };
 }
 
-async function streamed(reply) {
-    const text = await reply.text();
+async function streamed(reply, begun) {
+    let text = '';
+    const words = new TextDecoder();
+    for await (const bytes of reply.body) { text += words.decode(bytes, { stream: true }); begun(); }
     if (reply.status !== 200) throw new Error(`${reply.status}: ${text}`);
     const lines = text.split('\n').filter((l) => l.startsWith('data: ') && l !== 'data: [DONE]').map((l) => JSON.parse(l.slice(6)));
     const message = { content: '', reasoning_content: '', tool_calls: [] }, logprobs = [];
@@ -73,10 +80,10 @@ async function streamed(reply) {
     return { text: essence({ message, finish_reason: finish, logprobs: logprobs.length > 0 ? { content: logprobs } : null }, usage), cached: usage.prompt_tokens_details.cached_tokens };
 }
 
-async function ask(url, body, { stream = false, background = false, signal } = {}) {
-    const reply = await fetch(url + '/v1/chat/completions', { method: 'POST', signal, headers: { 'content-type': 'application/json', ...(background ? { 'x-siliceo-priority': 'background' } : {}) },
+async function ask(url, body, { stream = false, background = false, begun = () => {} } = {}) {
+    const reply = await fetch(url + '/v1/chat/completions', { method: 'POST', headers: { 'content-type': 'application/json', ...(background ? { 'x-siliceo-priority': 'background' } : {}) },
         body: JSON.stringify(stream ? { ...body, stream: true, stream_options: { include_usage: true } } : body) });
-    return stream ? streamed(reply) : whole(reply);
+    return stream ? streamed(reply, begun) : whole(reply);
 }
 
 // A client that leaves in the middle.
@@ -147,9 +154,12 @@ function workerWords(c, folder) {
 // behind.  What it needs besides, it says itself.
 async function startSmall(mesh, words) {
     let mib = 40;
-    for (let i = 0; i < 20; i++) {
+    for (let i = 0; i < 30; i++) {
         try {
-            return await startWorker(mesh, 'one', [...words, '--ram-mib', String(mib)]);
+            const worker = await startWorker(mesh, 'one', [...words, '--ram-mib', String(mib)]);
+            if (Number(/context (\d+) tokens/.exec(worker.log)[1]) >= LONGEST) return worker;
+            await stop(worker);
+            mib++;
         } catch (e) {
             const needed = /(\d+) MiB are needed before any context/.exec(e.message);
             if (!/MiB/.test(e.message)) throw e;
@@ -175,6 +185,8 @@ export class Equality {
         await e.with(alone, async () => {
             e.expected = [];
             for (const body of bodies) e.expected.push((await ask(e.url, body)).text);
+            e.expectedChores = [];
+            for (const body of chores) e.expectedChores.push((await ask(e.url, body)).text);
         });
         return e;
     }
@@ -189,20 +201,44 @@ export class Equality {
         await until(async () => !(await (await fetch(this.url + '/status')).json()).nodes.some((n) => n.state === 'ready'), 'gone');
         return last;
     }
-    // All conversations, in a drawn order, so many at once; half in the background, half as streams, and some clients leave.
+    // One place, with a long answer in the background: who comes does not wait for its end.
+    async displaces() {
+        const small = ['--ctx', '1024', '--sequences', '1', '--prefix-ram-mib', '0'], body = { ...chores[0], max_tokens: 800 }, result = { answers: 0, equal: 0, differing: [], skipped_tokens: 0 };
+        const last = await this.with(small, async () => {
+            const expected = (await ask(this.url, body)).text, order = [];
+            let begun;
+            const first = new Promise((yes) => { begun = yes; });
+            const long = ask(this.url, body, { stream: true, begun }).then((got) => { order.push('long'); return got; });
+            await Promise.race([first, long]);
+            const short = await ask(this.url, this.bodies[0]);
+            order.push('short');
+            this.compare('beside', short, this.expected[0], result);
+            this.compare('displaced', await long, expected, result);
+            assert.deepEqual(order, ['short', 'long']);
+        });
+        assert.deepEqual(result.differing, []);
+        assert.ok(last.displaced >= 1);
+    }
+    compare(conversation, got, expected, result) {
+        result.answers++;
+        result.skipped_tokens += got.cached;
+        if (got.text === expected) result.equal++;
+        else result.differing.push({ conversation, expected, got: got.text });
+    }
+    // All conversations, in a drawn order, so many at once, beside chores that began before; half in the background, half as
+    // streams, and some clients leave.
     async pass(atOnce, random, result) {
+        const running = chores.map((body) => { let begun; const first = new Promise((yes) => { begun = yes; }); return { first, answer: ask(this.url, body, { stream: true, begun }) }; });
+        await Promise.race(running.flatMap((r) => [r.first, r.answer]));
         const order = random.shuffled(this.bodies.keys());
         const plan = order.map((i) => ({ i, stream: random.below(2) === 0, background: random.below(2) === 0, twin: random.below(8) === 0 }));
         const one = async () => {
             for (let p; (p = plan.pop()) !== undefined;) {
                 const [got] = await Promise.all([ask(this.url, this.bodies[p.i], p), ...(p.twin ? [leave(this.url, this.bodies[order[0]], p.background)] : [])]);
-                result.answers++;
-                result.skipped_tokens += got.cached;
-                if (got.text === this.expected[p.i]) result.equal++;
-                else result.differing.push({ conversation: p.i, expected: this.expected[p.i], got: got.text });
+                this.compare(p.i, got, this.expected[p.i], result);
             }
         };
-        await Promise.all(Array.from({ length: atOnce }, one));
+        await Promise.all([...Array.from({ length: atOnce }, one), ...running.map(async (r, i) => this.compare(`chore ${i}`, await r.answer, this.expectedChores[i], result))]);
     }
     // Twice in one way: what the first pass left may serve the second, after a restart where it is on disk.
     async combination(c, seed) {

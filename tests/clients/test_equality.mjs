@@ -2,7 +2,7 @@
 // priority, displaced or not, from any memory of its beginning, with any guesses, all of it combined.
 // SILICEO_CONVERSATIONS (200: all) and SILICEO_COMBINATIONS say how many; tests/benchmark/equality.mjs takes all.
 import assert from 'node:assert/strict';
-import { combinations, conversations, Equality, first, ways } from './equality.mjs';
+import { chores, combinations, conversations, Equality, first, ways } from './equality.mjs';
 import { finish, test } from './fleet.mjs';
 
 const seed = 20261130;
@@ -22,13 +22,16 @@ for (const [i, c] of list.slice(0, n).entries()) {
         console.log(`        ${JSON.stringify(r)}`);
         all.push(r);
         assert.deepEqual(differing, []);
-        assert.equal(r.answers, 2 * few);
+        assert.equal(r.answers, 2 * (few + chores.length));
     });
 }
 await test('prompts went on from a state, from RAM and from disk, sequences gave up their place, and guesses came and did not', async () => {
     const sum = (key) => all.reduce((total, r) => total + r[key], 0);
     const counts = { in_place: sum('hits_in_place'), ram: sum('hits') - sum('hits_in_place'), read_from_disk: sum('read_from_disk'), displaced: sum('displaced'), true: sum('guessed_true'), false: sum('guessed') - sum('guessed_true') };
     for (const [what, count] of Object.entries(counts)) assert.ok(count > 0, `${what}: ${JSON.stringify(counts)}`);
+});
+await test('an interactive request takes the place of background work on a full node, which goes on afterwards', async () => {
+    await equality.displaces();
 });
 await equality.close();
 finish();
