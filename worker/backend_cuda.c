@@ -119,6 +119,7 @@ static status cuda_begin(backend *base, const batch *step, error *err) {
     b->mode = MODE_PLAIN;
     enter(b);
     cut_spans(b);
+    cuda_lane_begin_step(b);
     cuda_fetch_begin(b, cuda_picture(b, b->layout.work.fetch));
     send_batch(b);
     cuda_choose_mode(b);
@@ -130,6 +131,7 @@ static status cuda_end(backend *base, error *err) {
     cuda_end_step(b);
     (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
     cuda_fetch_settle(b);
+    cuda_lane_end_step(b);
     return step_status(b, err);
 }
 
@@ -271,6 +273,7 @@ static void cuda_read_stats(const backend *base, model_stats *out) {
     if (x->cache != NULL) {
         expert_cache_counts(x->cache, &out->expert_lookups, &out->expert_hits,
                             &out->expert_inserts);
+        cuda_lane_read_stats(b, out);
     }
 }
 
@@ -284,6 +287,7 @@ static void cuda_close(backend *base) {
         (void)d->cuCtxSetCurrent(b->context);
         if (b->compute != NULL) (void)d->cuStreamSynchronize(b->compute);
         if (b->h2d != NULL) (void)d->cuStreamSynchronize(b->h2d);
+        if (b->d2h != NULL) (void)d->cuStreamSynchronize(b->d2h);
         cuda_release_recordings(b);
         cuda_experts_release(b);
         if (b->pinned_logits != NULL) (void)d->cuMemFreeHost(b->pinned_logits);

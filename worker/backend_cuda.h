@@ -71,9 +71,15 @@ typedef struct cuda_experts {
     fetch_note *notes; /* pinned, [n_layers][FETCH_MAX_PAIRS]; NULL: the host ships */
     /* The CPU lane; NULL: off. */
     cuda_lane *lane;
-    bool *on_cpu;            /* [n_experts]: the lane computes active[i] */
-    float *hidden;           /* pinned, [max_rows][n_embd] */
-    double ship_ns;          /* a record's journey, measured */
+    bool *on_cpu;     /* [n_experts]: the lane computes active[i] */
+    size_t n_on_cpu;  /* of those */
+    float *hidden;    /* pinned, [max_rows][n_embd] */
+    double ship_ns;   /* a record's journey when the backend was opened */
+    size_t n_shipped; /* since `departed` */
+    bool filling;     /* a slot of this layer is being filled for later steps, until: */
+    uint32_t filling_layer;
+    cuda_event filled;
+    cuda_event departed;     /* a layer's first record, and */
     cuda_event arrived;      /* what h2d carried for the running wave */
     cuda_event wave_done[2]; /* the staging half is free again */
     uint64_t lookups, hits, bytes_moved;
@@ -88,8 +94,9 @@ typedef struct cuda_recording {
     uint32_t n_rows, n_runs, n_outputs;
     uint32_t best_of; /* 0: logits are wanted */
     bool routed;
-    bool seen;  /* it ran once without being recorded: everything is loaded */
-    bool whole; /* it can be replayed */
+    bool fetches; /* the GPU brings missing experts in */
+    bool seen;    /* it ran once without being recorded: everything is loaded */
+    bool whole;   /* it can be replayed */
     uint32_t n_segments;
     uint64_t launches;        /* kernels of all segments */
     cuda_graph_run *segments; /* [n_layers + 1] */
@@ -110,6 +117,7 @@ typedef struct backend_cuda {
     uint32_t own_shared[CUDA_KERNEL_COUNT]; /* bytes of shared memory that a kernel declares */
     cuda_stream compute;
     cuda_stream h2d;
+    cuda_stream d2h; /* a prompt's rows on their way to the CPU lane */
     pool *threads;
     cuda_layout layout;
     cuda_pointer arena;
@@ -191,6 +199,9 @@ typedef struct cuda_matrix {
 } cuda_matrix;
 cuda_matrix cuda_matrix_of(const weight_matrix *m);
 
+/* How many of a span's decoding rows the host gathers experts for at once. */
+uint32_t cuda_gathers_at_once(const backend_cuda *b, uint32_t n_rows);
+
 /* graph */
 /* Choose the mode of a step whose batch is on the device. */
 void cuda_choose_mode(backend_cuda *b);
@@ -252,16 +263,36 @@ void cuda_multiply_gated(backend_cuda *b, const weight_matrix *gate, const weigh
 void cuda_swiglu(backend_cuda *b, const float *gate, const float *up, float *out, void *act,
                  size_t n_rows, uint32_t n_cols);
 
-/* lane: experts on the CPU, at the same time as the GPU (backend_cuda_lane.c) */
-status cuda_lane_open(cuda_lane **out, const backend_cuda *b, error *err);
-void cuda_lane_close(cuda_lane *lane); /* accepts NULL */
-/* Whether decoding rows leave missing experts to the lane rather than to the bus. */
+/* lane: experts on the CPU, at the same time as the GPU (backend_cuda_lane.c).  All of it does
+ * nothing where there is no lane. */
+status cuda_lane_open(cuda_lane **out, backend_cuda *b, error *err);
+void cuda_lane_close(cuda_lane *lane, const cuda_driver *driver); /* accepts NULL */
+/* Before and after a step whose spans are cut: which way decoding rows go, and what it met. */
+void cuda_lane_begin_step(backend_cuda *b);
+void cuda_lane_end_step(backend_cuda *b);
+/* Whether decoding rows of the running step leave missing experts to the lane and the bus rather
+ * than to the GPU's own fetching. */
 bool cuda_lane_pays(const backend_cuda *b);
-/* Mark the missing experts that the CPU takes, all or its share; slots say which miss. */
-void cuda_lane_choose(const backend_cuda *b, bool all);
-/* Compute what is marked for rows whose hidden state is in experts.hidden, and send the outputs
- * of its pairs to `to`, [pairs][n_embd] on the device. */
-void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows, cuda_pointer to);
+/* Whether the lane can take all that a layer misses. */
+bool cuda_lane_takes_any(const backend_cuda *b);
+/* Mark the missing experts of a span that the CPU takes: all, or its share, which leaves
+ * most_shipped at most to the bus where the lane can take the rest; slots say which miss. */
+void cuda_lane_choose(backend_cuda *b, const cuda_span *s, bool all, size_t most_shipped);
+/* A prompt's rows begin to come, when some are marked. */
+void cuda_lane_bring_rows(backend_cuda *b, const cuda_span *s);
+/* Compute what is marked for rows whose hidden state is in experts.hidden or, of a prompt, on
+ * its way there. */
+void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows);
+/* The expert that the CPU computes now and the bus brings into a slot for later steps; or -1. */
+int32_t cuda_lane_fills(const backend_cuda *b);
+/* What it computed: rows of marked experts' pairs among [pairs][n_embd], which the GPU can read. */
+const float *cuda_lane_outputs(const backend_cuda *b);
+/* The same to `to` on the device, [pairs][n_embd]; rows between are spoilt. */
+void cuda_lane_send(backend_cuda *b, cuda_pointer to);
+/* n records were under way for so long; it took the host so long to send them off. */
+void cuda_lane_shipped(backend_cuda *b, size_t n, double ns);
+void cuda_lane_enqueued(backend_cuda *b, size_t n, double ns);
+void cuda_lane_read_stats(const backend_cuda *b, model_stats *out);
 
 /* fetch: decoding steps without a look of the host (backend_cuda_fetch.c) */
 status cuda_fetch_init(backend_cuda *b, error *err);

@@ -48,13 +48,14 @@ bool cuda_read_choice(backend_cuda *b, const cuda_span *s) {
                       (cuda_pointer)(uintptr_t)cuda_chosen_rows(b, s), n * sizeof *x->chosen,
                       b->compute);
     }
-    if (x->lane != NULL && b->mode != MODE_REPLAY) {
+    if (x->lane != NULL && s->decodes && b->mode != MODE_REPLAY) {
         (void)CUDA_DO(b, cuMemcpyDtoHAsync, x->hidden,
                       (cuda_pointer)(uintptr_t)cuda_hidden_rows(b, s),
                       (size_t)s->n_rows * c->n_embd * sizeof(float), b->compute);
     }
     cuda_end_segment(b);
     if (!CUDA_DO(b, cuStreamSynchronize, b->compute)) return false;
+    cuda_learn_journeys(b);
     size_t n_late = (size_t)LATE_ROWS * c->n_experts_used;
     memset(x->first, 0, (c->n_experts + 1) * sizeof *x->first);
     memset(x->late, 0, c->n_experts * sizeof *x->late);
@@ -93,32 +94,47 @@ static uint64_t *rebuild_row(const backend_cuda *b, uint32_t layer) {
     return row;
 }
 
-/* All experts of decoding rows, no more than staging records, to slots or staging. */
-static void gather_step(backend_cuda *b, uint32_t layer) {
+static void insert_now(backend_cuda *b, uint32_t layer, const expert_insert *insert) {
+    cuda_ship_to_slot(b, layer, insert, cuda_slot_at(b, (uint32_t)insert->slot));
+    expert_cache_commit(b->experts.cache, insert);
+}
+
+/* All experts of decoding rows to slots or staging, whose records are enough, or to the lane. */
+static void gather_step(backend_cuda *b, const cuda_span *s, uint32_t layer) {
     cuda_experts *x = &b->experts;
+    cuda_await_filled(b, layer);
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
     cuda_begin_reads(b, layer);
-    cuda_lane_choose(b, b->params.lane == CPU_LANE_ALL);
+    cuda_lane_choose(b, s, b->params.lane == CPU_LANE_ALL, b->layout.n_staging);
     size_t n_misses = 0;
+    int32_t filling = cuda_lane_fills(b);
     for (size_t i = 0; i < x->n_active; i++) {
+        int32_t e = x->active[i];
         n_misses += x->slots[i] == EXPERT_MISS && !x->on_cpu[i];
-        if (x->on_cpu[i]) expert_cache_pass_over(x->cache, (uint32_t)x->active[i]);
+        if (x->on_cpu[i] && e != filling) expert_cache_pass_over(x->cache, (uint32_t)e);
     }
+    const expert_insert *later = NULL;
     size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
     for (size_t i = 0; i < n_inserts; i++) {
-        cuda_ship_to_slot(b, layer, &x->inserts[i],
-                          cuda_slot_at(b, (uint32_t)x->inserts[i].slot));
-        expert_cache_commit(x->cache, &x->inserts[i]);
+        if (filling == (int32_t)x->inserts[i].expert)
+            later = &x->inserts[i];
+        else
+            insert_now(b, layer, &x->inserts[i]);
     }
     uint64_t *row = rebuild_row(b, layer);
     uint32_t n_staged = 0;
     for (size_t i = 0; i < x->n_active; i++) {
         int32_t e = x->active[i];
         if (row[e] != 0 || x->on_cpu[i]) continue;
+        CHECK(n_staged < b->layout.n_staging);
         row[e] = cuda_staging_at(b, n_staged++);
         cuda_ship(b, layer, (uint32_t)e, row[e]);
     }
     if (n_misses > 0) cuda_await_shipped(b);
+    if (later != NULL) {
+        insert_now(b, layer, later);
+        cuda_note_filled(b, layer);
+    }
     (void)CUDA_DO(b, cuMemcpyHtoDAsync, cuda_records_row(b, layer), row,
                   b->config->n_experts * sizeof *row, b->compute);
 }
@@ -193,18 +209,24 @@ static void run_step(backend_cuda *b, const cuda_span *s, const layer_weights *l
     cuda_launch(b, kernel, shape, &down);
 }
 
-/* Decoding rows whose experts the host gathers, as many at a time as there are staging records for:
- * all at once where that is so, which can be recorded. */
+/* As many rows as there are staging records for; all where the lane takes what is too much. */
+uint32_t cuda_gathers_at_once(const backend_cuda *b, uint32_t n_rows) {
+    uint32_t most = b->layout.n_staging / b->config->n_experts_used;
+    return n_rows <= most || cuda_lane_takes_any(b) ? n_rows : most;
+}
+
+/* Decoding rows whose experts the host gathers, all at once or in parts, which cannot be recorded. */
 static void run_gathered(backend_cuda *b, const cuda_span *span, const layer_weights *l,
                          uint32_t layer, bool quantized) {
-    const uint32_t at_once = b->layout.n_staging / b->config->n_experts_used;
+    const uint32_t at_once = cuda_gathers_at_once(b, span->n_rows);
     cuda_span part = *span;
     for (uint32_t done = 0; done < span->n_rows; done += part.n_rows) {
         part.first_row = span->first_row + done;
         part.n_rows = span->n_rows - done < at_once ? span->n_rows - done : at_once;
         if (!cuda_read_choice(b, &part)) return;
-        gather_step(b, layer);
-        cuda_lane_run(b, l, part.n_rows, cuda_work_at(b, b->layout.work.foreign));
+        gather_step(b, &part, layer);
+        cuda_lane_run(b, l, part.n_rows);
+        cuda_lane_send(b, cuda_work_at(b, b->layout.work.foreign));
         cuda_begin_segment(b);
         run_step(b, &part, l, layer, quantized);
     }

@@ -22,10 +22,12 @@ static cuda_recording *find_recording(backend_cuda *b) {
             r->n_outputs = step->n_outputs;
             r->best_of = best_of;
             r->routed = routed;
+            r->fetches = b->experts.fetches;
             return r;
         }
         if (r->n_rows == step->view.n_rows && r->n_runs == step->view.n_runs &&
-            r->n_outputs == step->n_outputs && r->best_of == best_of && r->routed == routed) {
+            r->n_outputs == step->n_outputs && r->best_of == best_of && r->routed == routed &&
+            r->fetches == b->experts.fetches) {
             return r;
         }
     }
@@ -35,9 +37,8 @@ static cuda_recording *find_recording(backend_cuda *b) {
 /* All rows decode, their experts are gathered at once, and nobody looks inside or wants rows that
  * a recording does not have. */
 static bool can_record(const backend_cuda *b) {
-    bool always_fits =
-        b->experts.cache == NULL || b->experts.fetches ||
-        b->batch.view.n_rows * b->config->n_experts_used <= (uint32_t)CUDA_STAGING_SLOTS;
+    bool always_fits = b->experts.cache == NULL || b->experts.fetches ||
+                       cuda_gathers_at_once(b, b->batch.view.n_rows) == b->batch.view.n_rows;
     return !b->no_graphs && !b->batch.watched && b->batch.n_hidden == 0 &&
            b->batch.n_outputs > 0 && b->n_spans == 1 && b->spans[0].decodes && always_fits;
 }

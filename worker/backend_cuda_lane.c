@@ -4,23 +4,22 @@
  * pages beside the records in RAM, from those, bringing Q6_K back into the file's form.  It has
  * the CPU backend's kernels and its own quantization of the rows, so a bit may depend on who
  * computed an expert; off, none does.  Of a layer's missing experts the CPU takes those that the
- * fewest rows use, as many as it finishes in the time that the bus needs for the others; both
- * times are measured as they happen.  Where all records are pinned and a record's journey is
- * shorter than the lane with its look, the lane takes none: the GPU fetches faster.
+ * fewest rows use, as many as it finishes in the time that the bus needs for the others
+ * (lane_rates.h).
+ *
+ * Nothing waits for the lane but the last kernel of the experts.  A prompt's records are all on
+ * their way, and its waves enqueued, when the lane begins; the rows come to it on a stream of
+ * their own, and moe_combine reads its outputs where they are, in pinned memory.  A decoding
+ * step's outputs go to the device in one copy.
  */
-#include "worker/backend_cuda.h"
+#include "worker/backend_cuda_experts.h"
 
 #include "common/clock.h"
 #include "worker/backend_cpu.h"
+#include "worker/lane_rates.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* A row more of an expert costs this part of what its first row does: weights are read once. */
-static const double ROW_SHARE = 0.25;
-/* A layer that the lane works on stops for a look of the host. */
-static const double LOOK_NS = 25e3;
-/* Each measurement's weight in the running mean. */
-static const double NEWEST = 0.1;
 /* Experts of a layer that come from records at most, and the pieces that one is cut into. */
 enum { MOST_RECORDS = 32, BACK_PIECES = 16 };
 
@@ -29,7 +28,7 @@ struct cuda_lane {
     cpu_input hidden; /* the float form is experts.hidden */
     cpu_input mid;    /* [pairs][n_ff] */
     float *up;        /* [pairs][n_ff] */
-    float *down;      /* pinned, [pairs][n_embd] */
+    float *down;      /* pinned, [pairs][n_embd] by number of pair */
     size_t max_pairs;
     int32_t *pair_row; /* [pairs] of the lane's experts, one expert after another */
     int32_t *pair_out;
@@ -41,8 +40,14 @@ struct cuda_lane {
     uint32_t n_records;  /* taken for the running layer */
     uint32_t *record_of; /* [MOST_RECORDS]: i of active[i] */
     bool *row_needed;    /* [max_rows] */
-    double expert_ns;    /* an expert with one row */
-    bool pays;           /* decided once, so that a text does not depend on the hour */
+    uint64_t *order;     /* [n_experts] missing ones, the first to be taken first */
+    uint32_t *rows;      /* [n_experts] of those */
+    uint32_t turn;       /* of experts with as many rows another goes first every time */
+    lane_rates rates;
+    lane_kind kind;         /* of the running layer */
+    size_t n_pairs;         /* that it computed for the running layer */
+    uint64_t n_computed;    /* experts, since it was opened */
+    uint64_t lookups, hits; /* of the cache before the running step */
 };
 
 static bool is_split(const weight_experts *w) {
@@ -76,7 +81,7 @@ static status init_records(cuda_lane *lane, const backend_cuda *b, error *err) {
     return whole ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "cpu lane: no memory");
 }
 
-status cuda_lane_open(cuda_lane **out, const backend_cuda *b, error *err) {
+status cuda_lane_open(cuda_lane **out, backend_cuda *b, error *err) {
     const model_config *c = b->config;
     size_t rows = b->params.max_rows;
     *out = NULL;
@@ -86,9 +91,8 @@ status cuda_lane_open(cuda_lane **out, const backend_cuda *b, error *err) {
     lane->cpu.config = c;
     lane->cpu.params = b->params;
     lane->cpu.n_threads = pool_n_threads(b->threads);
-    lane->expert_ns = 400e3 / lane->cpu.n_threads;
-    lane->pays = b->params.lane == CPU_LANE_ALL || b->experts.all == NULL ||
-                 lane->expert_ns + LOOK_NS < b->experts.ship_ns;
+    lane_rates_init(&lane->rates, lane->cpu.n_threads, b->experts.ship_ns,
+                    (double)(c->n_embd * sizeof(float)) / (double)b->layout.slot_bytes);
     lane->max_pairs = rows * c->n_experts_used;
     status rc = cpu_work_init(&lane->cpu, err);
     if (rc != STATUS_OK) return rc;
@@ -103,18 +107,22 @@ status cuda_lane_open(cuda_lane **out, const backend_cuda *b, error *err) {
     lane->pair_out = calloc(lane->max_pairs, sizeof *lane->pair_out);
     lane->first = calloc(c->n_experts, sizeof *lane->first);
     lane->row_needed = calloc(rows, sizeof *lane->row_needed);
-    lane->down = cpu_reserve(lane->max_pairs * c->n_embd * sizeof(float));
+    lane->order = calloc(c->n_experts, sizeof *lane->order);
+    lane->rows = calloc(c->n_experts, sizeof *lane->rows);
     if (lane->up == NULL || lane->pair_row == NULL || lane->pair_out == NULL ||
-        lane->first == NULL || lane->row_needed == NULL || lane->down == NULL) {
+        lane->first == NULL || lane->row_needed == NULL || lane->order == NULL ||
+        lane->rows == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "cpu lane: no memory for %zu rows", rows);
     }
-    return init_records(lane, b, err);
+    rc = cuda_pin(b, &lane->down, lane->max_pairs * c->n_embd * sizeof(float), err);
+    return rc == STATUS_OK ? init_records(lane, b, err) : rc;
 }
 
-void cuda_lane_close(cuda_lane *lane) {
+void cuda_lane_close(cuda_lane *lane, const cuda_driver *driver) {
     if (lane == NULL) return;
-    if (lane->down != NULL)
-        cpu_unreserve(lane->down, lane->max_pairs * lane->cpu.config->n_embd * sizeof(float));
+    if (lane->down != NULL) (void)driver->cuMemFreeHost(lane->down);
+    free(lane->rows);
+    free(lane->order);
     free(lane->back);
     free(lane->record_of);
     free(lane->places);
@@ -130,45 +138,126 @@ void cuda_lane_close(cuda_lane *lane) {
     free(lane);
 }
 
-bool cuda_lane_pays(const backend_cuda *b) {
-    return b->experts.lane != NULL && b->experts.lane->pays;
+/* Which way decoding steps go. */
+
+static bool decodes_alone(const backend_cuda *b) {
+    return b->n_spans == 1 && b->spans[0].decodes;
 }
+
+static void read_counts(const backend_cuda *b, uint64_t *lookups, uint64_t *hits) {
+    uint64_t inserts = 0;
+    expert_cache_counts(b->experts.cache, lookups, hits, &inserts);
+}
+
+void cuda_lane_begin_step(backend_cuda *b) {
+    cuda_lane *lane = b->experts.lane;
+    if (lane == NULL) return;
+    cuda_await_filled(b, b->experts.filling_layer); /* whoever reads it in this step */
+    if (!decodes_alone(b)) return;
+    read_counts(b, &lane->lookups, &lane->hits);
+    (void)lane_rates_gathers(&lane->rates, b->spans[0].n_rows);
+}
+
+void cuda_lane_end_step(backend_cuda *b) {
+    cuda_lane *lane = b->experts.lane;
+    uint64_t lookups = 0, hits = 0;
+    if (lane == NULL || !decodes_alone(b) || b->failed != STATUS_OK) return;
+    read_counts(b, &lookups, &hits);
+    double misses = (double)(lookups - lane->lookups) - (double)(hits - lane->hits);
+    lane_rates_step(&lane->rates, b->spans[0].n_rows, misses / b->config->n_layers);
+}
+
+bool cuda_lane_pays(const backend_cuda *b) {
+    const cuda_lane *lane = b->experts.lane;
+    if (lane == NULL) return false;
+    return b->params.lane == CPU_LANE_ALL || b->experts.all == NULL || lane->rates.gathers;
+}
+
+bool cuda_lane_takes_any(const backend_cuda *b) {
+    return b->experts.lane != NULL && !b->experts.lane->reads_records;
+}
+
+void cuda_lane_shipped(backend_cuda *b, size_t n, double ns) {
+    if (b->experts.lane != NULL) lane_rates_shipped(&b->experts.lane->rates, n, ns);
+}
+
+void cuda_lane_enqueued(backend_cuda *b, size_t n, double ns) {
+    if (b->experts.lane != NULL) lane_rates_enqueued(&b->experts.lane->rates, n, ns);
+}
+
+void cuda_lane_read_stats(const backend_cuda *b, model_stats *out) {
+    const cuda_lane *lane = b->experts.lane;
+    if (lane == NULL) return;
+    out->lane_experts = lane->n_computed;
+    for (int i = 0; i < LANE_KINDS; i++) {
+        out->lane_first_us[i] = lane->rates.lines[i].first_ns / 1e3;
+        out->lane_more_us[i] = lane->rates.lines[i].more_ns / 1e3;
+    }
+    out->ship_us = lane->rates.ship_ns / 1e3;
+}
+
+/* Who computes what. */
 
 static uint32_t rows_of(const cuda_experts *x, size_t i) {
     int32_t e = x->active[i];
     return x->first[e + 1] - x->first[e];
 }
 
-static double cost_ns(const cuda_experts *x, size_t i) {
-    return x->lane->expert_ns * (1 + ROW_SHARE * (rows_of(x, i) - 1));
+static int ascending(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
 }
 
-/* The missing expert with the fewest rows that is not taken, or n_active. */
-static size_t rarest(const cuda_experts *x) {
-    size_t best = x->n_active;
+enum { INDEX_BITS = 10, TURN_BITS = 22 };
+
+/* The missing experts, those with the fewest rows first; among equals by turns, so that none is
+ * always left to the CPU and never comes into a slot. */
+static size_t order_missing(cuda_lane *lane, const cuda_experts *x) {
+    size_t n = 0;
+    lane->turn++;
     for (size_t i = 0; i < x->n_active; i++) {
-        if (x->slots[i] != EXPERT_MISS || x->on_cpu[i]) continue;
-        if (best == x->n_active || rows_of(x, i) < rows_of(x, best)) best = i;
+        if (x->slots[i] != EXPERT_MISS) continue;
+        uint32_t turn = ((uint32_t)x->active[i] + lane->turn) * 2654435761u;
+        lane->order[n++] =
+            ((uint64_t)rows_of(x, i) << TURN_BITS | turn >> INDEX_BITS) << INDEX_BITS | i;
     }
-    return best;
+    qsort(lane->order, n, sizeof *lane->order, ascending);
+    for (size_t k = 0; k < n; k++)
+        lane->rows[k] = (uint32_t)(lane->order[k] >> (TURN_BITS + INDEX_BITS));
+    return n;
 }
 
-void cuda_lane_choose(const backend_cuda *b, bool all) {
-    const cuda_experts *x = &b->experts;
+void cuda_lane_choose(backend_cuda *b, const cuda_span *s, bool all, size_t most_shipped) {
+    cuda_experts *x = &b->experts;
+    cuda_lane *lane = x->lane;
     memset(x->on_cpu, 0, b->config->n_experts * sizeof *x->on_cpu);
-    if (x->lane == NULL || (!all && !x->lane->pays)) return;
-    size_t n_left = 0;
-    for (size_t i = 0; i < x->n_active; i++)
-        n_left += x->slots[i] == EXPERT_MISS;
-    size_t n_most = x->lane->reads_records ? MOST_RECORDS : n_left;
-    double busy_ns = 0;
-    for (size_t i = rarest(x); i < x->n_active && n_most > 0; i = rarest(x)) {
-        n_most--;
-        busy_ns += cost_ns(x, i);
-        n_left--;
-        if (!all && busy_ns > (double)n_left * x->ship_ns) break;
-        x->on_cpu[i] = true;
-    }
+    x->n_on_cpu = 0;
+    if (lane == NULL) return;
+    lane->kind = s->decodes ? LANE_STEPS : LANE_PROMPTS;
+    size_t n = order_missing(lane, x), most = n;
+    if (lane->reads_records && most > MOST_RECORDS) most = MOST_RECORDS;
+    x->n_on_cpu =
+        all ? most
+            : lane_rates_split(&lane->rates, lane->kind, lane->rows, n, most, most_shipped);
+    for (size_t k = 0; k < x->n_on_cpu; k++)
+        x->on_cpu[lane->order[k] & ((1u << INDEX_BITS) - 1)] = true;
+    if (n > 0 && x->n_on_cpu == 0) lane_rates_add(&lane->rates, lane->kind, 0, 0, 0);
+}
+
+/* One a layer finds room on the bus while the GPU computes; it has the most rows of the lane's. */
+int32_t cuda_lane_fills(const backend_cuda *b) {
+    const cuda_experts *x = &b->experts;
+    if (x->n_on_cpu == 0 || x->all == NULL || b->params.lane == CPU_LANE_ALL) return -1;
+    size_t last = x->lane->order[x->n_on_cpu - 1] & ((1u << INDEX_BITS) - 1);
+    return x->active[last];
+}
+
+void cuda_lane_bring_rows(backend_cuda *b, const cuda_span *s) {
+    cuda_experts *x = &b->experts;
+    if (x->n_on_cpu == 0) return;
+    (void)CUDA_DO(b, cuMemcpyDtoHAsync, x->hidden,
+                  (cuda_pointer)(uintptr_t)cuda_hidden_rows(b, s),
+                  (size_t)s->n_rows * b->config->n_embd * sizeof(float), b->d2h);
 }
 
 /* Pairs of the marked experts, in the order of the experts; returns how many. */
@@ -326,31 +415,13 @@ static void run_second_half(cuda_lane *lane, const backend_cuda *b, const layer_
     cpu_run_jobs(&lane->cpu, lane->cpu.jobs, n);
 }
 
-static void learn_rate(cuda_lane *lane, const cuda_experts *x, double ns) {
-    double expected = 0;
-    for (size_t i = 0; i < x->n_active; i++) {
-        if (x->on_cpu[i]) expected += cost_ns(x, i);
-    }
-    lane->expert_ns += NEWEST * lane->expert_ns * (ns / expected - 1);
-}
-
-static void send_outputs(backend_cuda *b, const cuda_lane *lane, size_t n_pairs,
-                         cuda_pointer to) {
-    size_t row = b->config->n_embd * sizeof(float);
-    for (size_t i = 0; i < n_pairs; i++) {
-        size_t pair = (size_t)lane->pair_out[i];
-        (void)CUDA_DO(b, cuMemcpyHtoDAsync, to + pair * row,
-                      lane->down + pair * b->config->n_embd, row, b->compute);
-    }
-}
-
-void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows, cuda_pointer to) {
+void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows) {
     const cuda_experts *x = &b->experts;
     cuda_lane *lane = x->lane;
-    if (lane == NULL) return;
+    if (x->n_on_cpu == 0 || b->failed != STATUS_OK) return;
+    if (lane->kind == LANE_PROMPTS && !CUDA_DO(b, cuStreamSynchronize, b->d2h)) return;
     size_t n_pairs = list_pairs(lane, b, n_rows);
     uint32_t layer = (uint32_t)(l - b->weights->layers);
-    if (n_pairs == 0 || b->failed != STATUS_OK) return;
     if (!take_places(lane, b, l)) {
         b->failed = host_tier_failure(x->host, &b->failure);
         release_records(lane, b, layer);
@@ -368,6 +439,27 @@ void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows, cuda_
                    backend_form_of(l->exp_down.first.type, a));
     run_second_half(lane, b, l);
     release_records(lane, b, layer);
-    learn_rate(lane, x, (double)(clock_monotonic_ns() - begun));
-    send_outputs(b, lane, n_pairs, to);
+    lane->n_pairs = n_pairs;
+    lane->n_computed += x->n_on_cpu;
+    lane_rates_add(&lane->rates, lane->kind, x->n_on_cpu, n_pairs,
+                   (double)(clock_monotonic_ns() - begun));
+}
+
+const float *cuda_lane_outputs(const backend_cuda *b) {
+    return b->experts.lane->down;
+}
+
+void cuda_lane_send(backend_cuda *b, cuda_pointer to) {
+    const cuda_experts *x = &b->experts;
+    if (x->n_on_cpu == 0 || b->failed != STATUS_OK) return;
+    const cuda_lane *lane = x->lane;
+    size_t row = b->config->n_embd * sizeof(float);
+    size_t first = (size_t)lane->pair_out[0], last = first;
+    for (size_t i = 1; i < lane->n_pairs; i++) {
+        size_t pair = (size_t)lane->pair_out[i];
+        first = pair < first ? pair : first;
+        last = pair > last ? pair : last;
+    }
+    (void)CUDA_DO(b, cuMemcpyHtoDAsync, to + first * row,
+                  lane->down + first * b->config->n_embd, (last - first + 1) * row, b->compute);
 }

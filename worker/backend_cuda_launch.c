@@ -29,12 +29,15 @@ status cuda_open_context(backend_cuda *b, error *err) {
         rc = CUDA_CALL(d, err, cuStreamCreate, &b->compute, CUDA_STREAM_NON_BLOCKING);
     if (rc == STATUS_OK)
         rc = CUDA_CALL(d, err, cuStreamCreate, &b->h2d, CUDA_STREAM_NON_BLOCKING);
+    if (rc == STATUS_OK)
+        rc = CUDA_CALL(d, err, cuStreamCreate, &b->d2h, CUDA_STREAM_NON_BLOCKING);
     return rc;
 }
 
 void cuda_close_context(backend_cuda *b) {
     const cuda_driver *d = b->driver;
     if (b->context == NULL) return;
+    if (b->d2h != NULL) (void)d->cuStreamDestroy(b->d2h);
     if (b->h2d != NULL) (void)d->cuStreamDestroy(b->h2d);
     if (b->compute != NULL) (void)d->cuStreamDestroy(b->compute);
     if (b->module != NULL) (void)d->cuModuleUnload(b->module);

@@ -40,6 +40,7 @@ void cuda_ship(backend_cuda *b, uint32_t layer, uint32_t expert, cuda_pointer to
     cuda_experts *x = &b->experts;
     size_t n = layer_expert_bytes(&b->weights->layers[layer]);
     x->bytes_moved += n;
+    if (x->n_shipped++ == 0) (void)CUDA_DO(b, cuEventRecord, x->departed, b->h2d);
     if (x->all != NULL) {
         size_t at = (size_t)layer * b->config->n_experts + expert;
         (void)CUDA_DO(b, cuMemcpyHtoDAsync, to, x->all + at * b->layout.slot_bytes, n, b->h2d);
@@ -98,4 +99,31 @@ void cuda_begin_reads(backend_cuda *b, uint32_t layer) {
 void cuda_await_shipped(backend_cuda *b) {
     (void)CUDA_DO(b, cuEventRecord, b->experts.arrived, b->h2d);
     (void)CUDA_DO(b, cuStreamWaitEvent, b->compute, b->experts.arrived, 0);
+}
+
+void cuda_note_filled(backend_cuda *b, uint32_t layer) {
+    cuda_experts *x = &b->experts;
+    x->filling = true;
+    x->filling_layer = layer;
+    (void)CUDA_DO(b, cuEventRecord, x->filled, b->h2d);
+}
+
+void cuda_await_filled(backend_cuda *b, uint32_t layer) {
+    cuda_experts *x = &b->experts;
+    if (!x->filling || x->filling_layer != layer) return;
+    (void)CUDA_DO(b, cuStreamWaitEvent, b->compute, x->filled, 0);
+    x->filling = false;
+}
+
+/* A record alone tells more of the calls around it than of its journey. */
+enum { FEW_RECORDS = 2 };
+
+void cuda_learn_journeys(backend_cuda *b) {
+    cuda_experts *x = &b->experts;
+    float ms = 0;
+    size_t n = x->n_shipped;
+    x->n_shipped = 0;
+    if (x->lane == NULL || x->all == NULL || n < FEW_RECORDS || b->failed != STATUS_OK) return;
+    if (b->driver->cuEventElapsedTime(&ms, x->departed, x->arrived) == CUDA_OK)
+        cuda_lane_shipped(b, n, (double)ms * 1e6);
 }

@@ -12,7 +12,10 @@ enum { LOADING_RECORDS = 128 };
 static status init_events(backend_cuda *b, error *err) {
     cuda_experts *x = &b->experts;
     const cuda_driver *d = b->driver;
-    status rc = CUDA_CALL(d, err, cuEventCreate, &x->arrived, CUDA_EVENT_NO_TIMING);
+    status rc = CUDA_CALL(d, err, cuEventCreate, &x->departed, 0); /* these two are timed */
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventCreate, &x->arrived, 0);
+    if (rc == STATUS_OK)
+        rc = CUDA_CALL(d, err, cuEventCreate, &x->filled, CUDA_EVENT_NO_TIMING);
     for (size_t i = 0; i < 2 && rc == STATUS_OK; i++)
         rc = CUDA_CALL(d, err, cuEventCreate, &x->wave_done[i], CUDA_EVENT_NO_TIMING);
     for (size_t i = 0; i < CUDA_RECORD_BUFFERS && rc == STATUS_OK; i++)
@@ -180,7 +183,7 @@ status cuda_experts_init(backend_cuda *b, error *err) {
 void cuda_experts_release(backend_cuda *b) {
     cuda_experts *x = &b->experts;
     const cuda_driver *d = b->driver;
-    cuda_lane_close(x->lane);
+    cuda_lane_close(x->lane, d);
     close_host_tier(b);
     void *pinned[] = {x->notes,  x->tables,       x->hidden, x->all,
                       x->chosen, x->wave_records, x->records};
@@ -194,6 +197,8 @@ void cuda_experts_release(backend_cuda *b) {
         if (x->wave_done[i] != NULL) (void)d->cuEventDestroy(x->wave_done[i]);
     }
     if (x->arrived != NULL) (void)d->cuEventDestroy(x->arrived);
+    if (x->filled != NULL) (void)d->cuEventDestroy(x->filled);
+    if (x->departed != NULL) (void)d->cuEventDestroy(x->departed);
     expert_cache_free(x->cache);
     free(x->missing);
     free(x->on_cpu);

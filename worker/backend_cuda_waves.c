@@ -2,12 +2,14 @@
  *
  * Wave 0 computes what is in slots while wave 1 is on its way; each wave brings
  * CUDA_WAVE_EXPERTS records, into slots for experts that the last rows use, else into one of
- * the two staging halves; every missing record travels once.  A wave computes whole outputs of
+ * the two staging halves; every missing record travels once.  The CPU lane computes its share
+ * while records travel and waves run (backend_cuda_lane.c).  A wave computes whole outputs of
  * pairs (row, rank), which are added in rank order at the end, so bits do not depend on where
- * an expert lies.
+ * the GPU has an expert.
  */
 #include "worker/backend_cuda_experts.h"
 
+#include "common/clock.h"
 #include "kernels/cuda/experts.h"
 #include <string.h>
 
@@ -115,7 +117,8 @@ static void run_shared(backend_cuda *b, const cuda_span *s, const layer_weights 
     cuda_multiply(b, false, &out, 1, gate, act, s->n_rows);
 }
 
-static void run_combine(backend_cuda *b, const cuda_span *s) {
+/* records (NULL: every output is on the device): 0 for experts of the CPU lane. */
+static void run_combine(backend_cuda *b, const cuda_span *s, const uint64_t *records) {
     const model_config *c = b->config;
     const cuda_work *w = &b->layout.work;
     float *x = cuda_rows(b, w->residual, s->first_row, c->n_embd);
@@ -133,6 +136,9 @@ static void run_combine(backend_cuda *b, const cuda_span *s) {
                  .out_stride = c->n_embd,
                  .dim = c->n_embd,
                  .n_used = c->n_experts_used},
+        .records = records,
+        .experts = cuda_chosen_rows(b, s),
+        .foreign = records != NULL ? cuda_lane_outputs(b) : NULL,
         .n_rows = s->n_rows};
     cuda_launch(b, CUDA_KERNEL_moe_combine, moe_combine_shape(&args), &args);
 }
@@ -145,30 +151,57 @@ static const expert_insert *insert_of(const cuda_experts *x, size_t n_inserts, i
     return NULL;
 }
 
-/* A wave's table to the device; every wave of a layer has tables of its own, so that
- * nothing waits for their reader. */
-static void send_table(backend_cuda *b, wave_frame *f, size_t wave) {
+/* A table to the device; every wave of a layer has one of its own, so that nothing waits for
+ * their reader. */
+static const uint64_t *send_table(backend_cuda *b, size_t wave) {
     size_t n = b->config->n_experts;
     cuda_pointer to =
         cuda_work_at(b, b->layout.work.wave_records) + wave * n * sizeof(uint64_t);
+    CHECK(wave < CUDA_MOST_WAVES);
     (void)CUDA_DO(b, cuMemcpyHtoDAsync, to, b->experts.wave_records + wave * n,
                   n * sizeof(uint64_t), b->compute);
-    f->records = cuda_ptr(to);
+    return cuda_ptr(to);
 }
 
-/* Ship up to CUDA_WAVE_EXPERTS missing experts from active[*at] on and compute them. */
-static void run_missing_wave(backend_cuda *b, wave_frame *f, size_t *at, size_t wave,
-                             size_t n_inserts) {
+static uint64_t *clear_table(const backend_cuda *b, size_t wave) {
+    size_t n = b->config->n_experts;
+    uint64_t *table = b->experts.wave_records + wave * n;
+    memset(table, 0, n * sizeof *table);
+    return table;
+}
+
+/* Experts that are in slots. */
+static void run_present(backend_cuda *b, wave_frame *f) {
+    const cuda_experts *x = &b->experts;
+    uint64_t *table = clear_table(b, 0);
+    bool any = false;
+    for (size_t i = 0; i < x->n_active; i++) {
+        if (x->slots[i] == EXPERT_MISS) continue;
+        table[x->active[i]] = cuda_slot_at(b, (uint32_t)x->slots[i]);
+        any = true;
+    }
+    if (!any) return;
+    f->first = 0;
+    f->end = x->first[b->config->n_experts];
+    f->records = send_table(b, 0);
+    run_wave(b, f);
+}
+
+/* Send up to CUDA_WAVE_EXPERTS missing experts from active[*at] on; returns how many. */
+static size_t ship_wave(backend_cuda *b, wave_frame *f, size_t *at, size_t wave,
+                        size_t n_inserts) {
     cuda_experts *x = &b->experts;
     uint32_t layer = (uint32_t)(f->layer - b->weights->layers);
     uint32_t half = wave % 2, n_shipped = 0;
-    uint64_t *table = x->wave_records + wave * b->config->n_experts;
-    memset(table, 0, b->config->n_experts * sizeof *table);
-    f->first = UINT32_MAX;
-    (void)CUDA_DO(b, cuStreamWaitEvent, b->h2d, x->wave_done[half], 0);
+    uint64_t *table = NULL;
     for (; *at < x->n_active && n_shipped < CUDA_WAVE_EXPERTS; (*at)++) {
         if (x->slots[*at] != EXPERT_MISS || x->on_cpu[*at]) continue;
         int32_t e = x->active[*at];
+        if (n_shipped == 0) {
+            (void)CUDA_DO(b, cuStreamWaitEvent, b->h2d, x->wave_done[half], 0);
+            table = clear_table(b, wave);
+            f->first = x->first[e];
+        }
         const expert_insert *insert = insert_of(x, n_inserts, e);
         table[e] = insert != NULL ? cuda_slot_at(b, (uint32_t)insert->slot)
                                   : cuda_staging_at(b, half * CUDA_WAVE_EXPERTS + n_shipped);
@@ -179,57 +212,81 @@ static void run_missing_wave(backend_cuda *b, wave_frame *f, size_t *at, size_t 
             expert_cache_commit(x->cache, insert);
         }
         n_shipped++;
-        if (f->first == UINT32_MAX) f->first = x->first[e];
         f->end = x->first[e + 1];
     }
-    if (n_shipped == 0) return;
-    cuda_await_shipped(b);
-    send_table(b, f, wave);
-    run_wave(b, f);
-    (void)CUDA_DO(b, cuEventRecord, x->wave_done[half], b->compute);
+    return n_shipped;
 }
 
-static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer) {
-    const model_config *c = b->config;
+/* Compute what was sent last. */
+static void run_shipped(backend_cuda *b, wave_frame *f, size_t wave) {
+    cuda_await_shipped(b);
+    f->records = send_table(b, wave);
+    run_wave(b, f);
+    (void)CUDA_DO(b, cuEventRecord, b->experts.wave_done[wave % 2], b->compute);
+}
+
+/* Which missing experts the lane takes and which of the others come into slots; returns how many do. */
+static size_t share_out(backend_cuda *b, const cuda_span *s, uint32_t layer) {
     cuda_experts *x = &b->experts;
+    cuda_await_filled(b, layer);
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
     cuda_begin_reads(b, layer);
     bool keeps_none = b->params.lane == CPU_LANE_ALL;
-    cuda_lane_choose(b, false);
+    cuda_lane_choose(b, s, false, x->n_active);
     for (size_t i = 0; i < x->n_active; i++) {
         if (x->on_cpu[i] || keeps_none)
             expert_cache_pass_over(x->cache, (uint32_t)x->active[i]);
     }
-    expert_cache_limit_inserts(x->cache, b->layout.n_slots / c->n_layers);
+    expert_cache_limit_inserts(x->cache, b->layout.n_slots / b->config->n_layers);
     size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
     expert_cache_limit_inserts(x->cache, b->params.inserts_per_layer);
-    uint64_t *table = x->wave_records;
-    memset(table, 0, c->n_experts * sizeof *table);
-    for (size_t i = 0; i < x->n_active; i++) {
-        if (x->slots[i] != EXPERT_MISS)
-            table[x->active[i]] = cuda_slot_at(b, (uint32_t)x->slots[i]);
+    return n_inserts;
+}
+
+/* 0 for the experts of the lane; NULL when there are none. */
+static const uint64_t *table_of_lane(backend_cuda *b) {
+    const cuda_experts *x = &b->experts;
+    if (x->n_on_cpu == 0) return NULL;
+    uint64_t *table = clear_table(b, CUDA_MOST_WAVES - 1);
+    for (size_t i = 0; i < x->n_active; i++)
+        table[x->active[i]] = !x->on_cpu[i];
+    return send_table(b, CUDA_MOST_WAVES - 1);
+}
+
+/* The bus begins at once; then the GPU has what needs none of it, and the CPU its share when
+ * everything else is on its way. */
+static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer, bool shared_quantized) {
+    const cuda_experts *x = &b->experts;
+    size_t n_inserts = share_out(b, f->span, layer), at = 0, sum = 0;
+    uint64_t begun = clock_monotonic_ns();
+    wave_frame shipped = *f;
+    size_t n = ship_wave(b, &shipped, &at, 1, n_inserts);
+    cuda_lane_bring_rows(b, f->span);
+    run_sort(b, f->span);
+    run_shared(b, f->span, f->layer, shared_quantized);
+    run_present(b, f);
+    for (size_t wave = 1; n > 0; wave++) {
+        run_shipped(b, &shipped, wave);
+        sum += n;
+        n = ship_wave(b, &shipped, &at, wave + 1, n_inserts);
     }
-    f->first = 0;
-    f->end = x->first[c->n_experts];
-    send_table(b, f, 0);
-    run_wave(b, f);
-    size_t at = 0;
-    for (size_t wave = 1; at < x->n_active; wave++)
-        run_missing_wave(b, f, &at, wave, n_inserts);
-    cuda_lane_run(b, f->layer, f->span->n_rows, cuda_work_at(b, b->layout.work.pair_down));
+    const uint64_t *records = table_of_lane(b);
+    if (x->all != NULL) cuda_lane_enqueued(b, sum, (double)(clock_monotonic_ns() - begun));
+    cuda_lane_run(b, f->layer, f->span->n_rows);
+    run_combine(b, f->span, records);
 }
 
 void cuda_run_prompt(backend_cuda *b, const cuda_span *s, const layer_weights *l,
                      uint32_t layer, bool quantized, bool shared_quantized) {
     wave_frame f = {.span = s, .layer = l, .quantized = quantized};
+    if (b->experts.cache != NULL) {
+        if (cuda_read_choice(b, s)) run_waves(b, &f, layer, shared_quantized);
+        return;
+    }
     run_sort(b, s);
     run_shared(b, s, l, shared_quantized);
-    if (b->experts.cache == NULL) {
-        f.records = cuda_ptr(cuda_records_row(b, layer));
-        f.end = s->n_rows * b->config->n_experts_used;
-        run_wave(b, &f);
-    } else if (cuda_read_choice(b, s)) {
-        run_waves(b, &f, layer);
-    }
-    run_combine(b, s);
+    f.records = cuda_ptr(cuda_records_row(b, layer));
+    f.end = s->n_rows * b->config->n_experts_used;
+    run_wave(b, &f);
+    run_combine(b, s, NULL);
 }

@@ -35,6 +35,8 @@ typedef struct figures {
     double total_tok_per_s, step_ms;
     gaps quiet, beside;
     double experts_per_layer_step, hit_rate, misses_per_token, slot_bytes_per_token;
+    double lane_experts_per_token, lane_share; /* of what is missing; negative: no lane */
+    double lane_expert_us, ship_us;
     double beside_ms, longest_step_ms;
 } figures;
 
@@ -219,6 +221,11 @@ static status measure_decode(run *r, figures *f, error *err) {
     f->misses_per_token = has_cache ? (lookups - hits) / n_tokens : 0;
     f->slot_bytes_per_token =
         (double)(after.expert_bytes_moved - before.expert_bytes_moved) / n_tokens;
+    double on_lane = (double)(after.lane_experts - before.lane_experts);
+    f->lane_experts_per_token = on_lane / n_tokens;
+    f->lane_share = after.ship_us == 0 ? -1 : lookups > hits ? on_lane / (lookups - hits) : 0;
+    f->lane_expert_us = after.lane_first_us[0];
+    f->ship_us = after.ship_us;
     return finish(r, err);
 }
 
@@ -280,6 +287,10 @@ static void print_figures(const run *r, figures *f) {
         {"hit_rate", f->hit_rate, f->hit_rate >= 0},
         {"misses_per_token", f->misses_per_token, f->hit_rate >= 0},
         {"slot_bytes_per_token", f->slot_bytes_per_token, f->hit_rate >= 0},
+        {"lane_experts_per_token", f->lane_experts_per_token, f->lane_share >= 0},
+        {"lane_share", f->lane_share, f->lane_share >= 0},
+        {"lane_step_expert_us", f->lane_expert_us, f->lane_share >= 0},
+        {"ship_us", f->ship_us, f->lane_share >= 0},
         {"slots", engine_n_slots(r->e), true},
         {"prompt_tokens", b->n_prompt, true},
         {"decode_tokens", b->n_decode, true},

@@ -96,6 +96,7 @@ typedef struct run {
     uint64_t begun_ns, first_ns, all_first_ns, ended_ns;
     uint64_t n_tokens, n_tokens_at_all_first;
     uint64_t all_first_counted_ns;
+    model_stats at_begin;
     model_stats at_first;     /* the last prompt is through */
     model_stats at_all_first; /* counting begins */
     uint64_t skip;            /* tokens after the first that are not counted */
@@ -106,8 +107,9 @@ typedef struct run {
 typedef struct figures {
     double prefill_tok_per_s, decode_tok_per_s, ttft_ms;
     double hit_rate, misses_per_token, slot_bytes_per_token, launches_per_token;
-    double disk_misses_per_token, disk_bytes_per_token; /* past the page cache */
-    double disk_wait_share;                             /* of the time of decoding */
+    double disk_misses_per_token, disk_bytes_per_token;            /* past the page cache */
+    double disk_wait_share;                                        /* of the time of decoding */
+    double lane_experts_per_token, lane_share, prefill_lane_share; /* of what is missing */
     double window_hit_rate[N_WINDOWS]; /* negative: no cache, or too few tokens */
     double turn_tok_per_s;             /* prompt and answer, from beginning to end */
 } figures;
@@ -195,6 +197,12 @@ static status submit_one(const bench_options *o, engine *e, uint64_t request, ui
     return rc;
 }
 
+/* Of the experts that were missing between two looks, those that the CPU lane computed. */
+static double lane_share(const model_stats *a, const model_stats *b) {
+    uint64_t misses = b->expert_lookups - a->expert_lookups - (b->expert_hits - a->expert_hits);
+    return misses > 0 ? (double)(b->lane_experts - a->lane_experts) / (double)misses : 0;
+}
+
 /* Figures of a finished run; misses are those of decoding. */
 static void judge(const bench_options *o, const run *r, figures *out) {
     engine_stats stats;
@@ -217,6 +225,9 @@ static void judge(const bench_options *o, const run *r, figures *out) {
     out->disk_wait_share = (double)(b->disk_wait_ns - a->disk_wait_ns) /
                            (double)(r->ended_ns - r->all_first_counted_ns);
     out->launches_per_token = (double)(b->launches - a->launches) / n_decoded;
+    out->lane_experts_per_token = (double)(b->lane_experts - a->lane_experts) / n_decoded;
+    out->lane_share = lane_share(a, b);
+    out->prefill_lane_share = lane_share(&r->at_begin, &r->at_first);
     out->turn_tok_per_s = (double)r->n_tokens * 1e9 / (double)(r->ended_ns - r->begun_ns);
     for (int i = 0; i < N_WINDOWS; i++) {
         const model_stats *w = &r->at_window[i];
@@ -239,6 +250,7 @@ static status run_once(const bench_options *o, run *r, uint64_t *random, figures
         status rc = submit_one(o, e, (uint64_t)i, random, err);
         if (rc != STATUS_OK) return rc;
     }
+    read_model_stats(r, &r->at_begin);
     r->begun_ns = clock_monotonic_ns();
     for (bool working = true; working && !r->failed;) {
         status rc = engine_step(e, &working, err);
@@ -324,6 +336,7 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
     /* Of several sequences at once a step reads the backbone once for all. */
     bool no_floor = x->bandwidth_gb_per_s <= 0 || o->batch > 1;
     const figures *c = &x->cold;
+    bool no_lane = m->ship_us == 0;
     const guess_figures guessed = sum_guesses(&stats.guesses), *g = &guessed;
     const figure rows[] = {
         {"prefill_tok_per_s", f->prefill_tok_per_s, false},
@@ -334,6 +347,13 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"slot_bytes_per_token", f->slot_bytes_per_token, false},
         {"pcie_bytes_per_token", gpu ? f->slot_bytes_per_token : 0, false},
         {"launches_per_token", f->launches_per_token, false},
+        {"lane_experts_per_token", f->lane_experts_per_token, no_lane},
+        {"lane_share", f->lane_share, no_lane},
+        {"prefill_lane_share", f->prefill_lane_share, no_lane},
+        {"lane_step_expert_us", m->lane_first_us[0], no_lane},
+        {"lane_prompt_expert_us", m->lane_first_us[1], no_lane},
+        {"lane_prompt_row_us", m->lane_more_us[1], no_lane},
+        {"ship_us", m->ship_us, no_lane},
         {"vram_peak_mib", x->vram_peak_mib, false},
         {"vram_planned_mib", (double)engine_planned_vram(e) / 1048576, !gpu},
         /* The driver's own pinned memory is not resident memory of a process. */
@@ -357,6 +377,7 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"cold_prefill_tok_per_s", c->prefill_tok_per_s, warm},
         {"cold_decode_tok_per_s", c->decode_tok_per_s, warm},
         {"cold_ttft_ms", c->ttft_ms, warm},
+        {"cold_prefill_lane_share", c->prefill_lane_share, warm || no_lane},
         {"first32_hit_rate", c->window_hit_rate[0], warm},
         {"first64_hit_rate", c->window_hit_rate[1], warm},
         {"first128_hit_rate", c->window_hit_rate[2], warm},

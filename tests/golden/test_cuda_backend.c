@@ -308,6 +308,65 @@ static void the_cpu_lane_changes_rounding_alone(void **state) {
     }
 }
 
+enum { COMPANY = 5 };
+
+/* A prompt, then steps of as many sequences as are there, each with tokens of its own; twice. */
+static void run_company(const model_params *p, float *logits, uint64_t *on_cpu) {
+    run r;
+    run_open(&r, slots_path(), p);
+    size_t n = r.config->n_vocab;
+    for (int round = 0; round < 2; round++) {
+        float *out = logits;
+        for (uint32_t s = 0; s < COMPANY; s++)
+            model_state_clear(r.m, s);
+        run_tokens(&r, 0, 0, ids, N_IDS, N_IDS, out);
+        out += N_IDS * n;
+        model_state_clear(r.m, 0);
+        for (uint32_t at = 0; at < 3; at++) {
+            model_segment s[COMPANY];
+            for (uint32_t i = 0; i < COMPANY; i++)
+                s[i] = run_segment(&r, i, at, &ids[(i + at) % N_IDS], 1);
+            run_step(&r, s, COMPANY, out);
+            out += COMPANY * n;
+        }
+        model_stats stats = {0};
+        model_read_stats(r.m, &stats);
+        on_cpu[round] = stats.lane_experts;
+    }
+    run_close(&r);
+}
+
+/* Of a bus that looks slow the lane takes over: of prompts, and of steps whose pairs are more than
+ * there are staging records, looked at once a layer, recorded and replayed. */
+static void the_cpu_lane_takes_what_the_bus_is_slow_to_bring(void **state) {
+    (void)state;
+    enum { ROWS = N_IDS + 3 * COMPANY };
+    model_params p = params_of(BACKEND_CPU, ACTIVATIONS_F32, 0, 4);
+    p.n_states = COMPANY;
+    p.n_pages = 2 * COMPANY;
+    uint64_t on_cpu[2] = {0};
+    float *expected = calloc((size_t)2 * ROWS * 1024, sizeof *expected);
+    float *got = expected + (size_t)ROWS * 1024;
+    assert_non_null(expected);
+    run_company(&p, expected, on_cpu);
+    p.backend = BACKEND_CUDA;
+    p.n_slots = few_slots();
+    p.lane = CPU_LANE_ON;
+    p.pin_experts = true;
+    const char *const bus_ms[] = {"10000", "3"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(setenv("SILICEO_DOUBLE_ELAPSED_MS", bus_ms[i], 1), 0);
+        run_company(&p, got, on_cpu);
+        assert_int_equal(unsetenv("SILICEO_DOUBLE_ELAPSED_MS"), 0);
+        float d = most_apart(expected, got, (size_t)ROWS * 384);
+        if (!(d <= 1e-4f)) fail_msg("a bus of %s ms: %g", bus_ms[i], (double)d);
+        if (getenv("SILICEO_TEST_BACKEND") != NULL || i > 0) continue;
+        assert_true(on_cpu[0] > 0);
+        assert_true(on_cpu[1] > on_cpu[0]);
+    }
+    free(expected);
+}
+
 enum { VERIFIED = 5, AT = 62, KEPT = 1 };
 
 /* Rows 62 .. 66 of a sequence, over a page's end, from a state of its own; their states go to
@@ -461,6 +520,7 @@ int main(void) {
         cmocka_unit_test(hidden_rows_are_those_that_the_head_reads),
         cmocka_unit_test(states_and_pages_are_copied_on_the_card),
         cmocka_unit_test(the_cpu_lane_changes_rounding_alone),
+        cmocka_unit_test(the_cpu_lane_takes_what_the_bus_is_slow_to_bring),
         cmocka_unit_test(verified_rows_have_the_bits_of_steps_of_their_own),
         cmocka_unit_test(models_share_the_card_in_turn),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),

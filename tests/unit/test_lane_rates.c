@@ -1,0 +1,124 @@
+/* test_lane_rates.c - what the CPU lane learns, and the shares that follow. */
+#include "worker/lane_rates.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static lane_rates rates_of(double ship_ns) {
+    lane_rates r;
+    lane_rates_init(&r, 16, ship_ns, 0.004);
+    return r;
+}
+
+static void assert_near(double a, double b, double relative) {
+    if (!(fabs(a - b) <= relative * fabs(b))) fail_msg("%g is not near %g", a, b);
+}
+
+/* Layers of a line with noise: both its parts are found, by each kind for itself. */
+static void the_cost_of_an_expert_is_learnt_by_its_rows(void **state) {
+    (void)state;
+    lane_rates r = rates_of(36e3);
+    double other = lane_rates_cost_ns(&r, LANE_STEPS, 1);
+    for (size_t i = 0; i < 200; i++) {
+        size_t n = 20 + i * 7 % 100, rows = n * (1 + i % 13);
+        double ns = 15e3 * (double)n + 2e3 * (double)(rows - n);
+        lane_rates_add(&r, LANE_PROMPTS, n, rows, ns * (1 + 0.05 * ((double)(i % 3) - 1)));
+    }
+    assert_near(lane_rates_cost_ns(&r, LANE_PROMPTS, 1), 15e3, 0.1);
+    assert_near(lane_rates_cost_ns(&r, LANE_PROMPTS, 16), 45e3, 0.1);
+    assert_true(lane_rates_cost_ns(&r, LANE_STEPS, 1) == other);
+}
+
+/* Steps have a row an expert: of rows more nothing is known, and nothing is made up. */
+static void one_row_each_leaves_the_other_estimate_alone(void **state) {
+    (void)state;
+    lane_rates r = rates_of(36e3);
+    double more = r.lines[LANE_STEPS].more_ns;
+    for (size_t i = 0; i < 100; i++)
+        lane_rates_add(&r, LANE_STEPS, 3, 3, 3 * 21e3);
+    assert_near(lane_rates_cost_ns(&r, LANE_STEPS, 1), 21e3, 0.05);
+    assert_near(r.lines[LANE_STEPS].more_ns, more, 1e-9);
+}
+
+/* A machine that stood still for a moment must not keep the lane out for good. */
+static void what_is_not_measured_again_is_forgotten(void **state) {
+    (void)state;
+    lane_rates r = rates_of(36e3);
+    double first = lane_rates_cost_ns(&r, LANE_STEPS, 1);
+    lane_rates_add(&r, LANE_STEPS, 1, 1, 1e9);
+    lane_rates_add(&r, LANE_STEPS, 1, 1, 0);
+    for (size_t i = 0; i < 200; i++)
+        lane_rates_add(&r, LANE_STEPS, 0, 0, 0);
+    assert_near(lane_rates_cost_ns(&r, LANE_STEPS, 1), first, 0.01);
+}
+
+static void both_ends_come_at_the_same_time(void **state) {
+    (void)state;
+    enum { N = 200 };
+    uint32_t rows[N];
+    lane_rates r = rates_of(36e3);
+    for (uint32_t i = 0; i < N; i++)
+        rows[i] = 1 + i / 4;
+    for (size_t i = 0; i < 50; i++)
+        lane_rates_add(&r, LANE_PROMPTS, 100, 1000, 100 * 20e3 + 900 * 1e3);
+    size_t k = lane_rates_split(&r, LANE_PROMPTS, rows, N, N, N);
+    double cpu = 0, bus = (double)(N - k) * r.ship_ns;
+    for (size_t i = 0; i < k; i++)
+        cpu += lane_rates_cost_ns(&r, LANE_PROMPTS, rows[i]);
+    assert_true(k > 0 && k < N);
+    assert_near(cpu + (double)(N - k) * r.enqueue_ns, bus, 0.03);
+}
+
+static void limits_of_the_split_are_kept(void **state) {
+    (void)state;
+    uint32_t rows[64];
+    lane_rates r = rates_of(36e3);
+    for (uint32_t i = 0; i < 64; i++)
+        rows[i] = 1;
+    assert_int_equal(lane_rates_split(&r, LANE_STEPS, rows, 64, 5, 64), 5);
+    assert_int_equal(lane_rates_split(&r, LANE_STEPS, rows, 64, 64, 10), 54);
+    assert_int_equal(lane_rates_split(&r, LANE_STEPS, rows, 0, 64, 10), 0);
+    lane_rates fast = rates_of(10);
+    assert_int_equal(lane_rates_split(&fast, LANE_STEPS, rows, 64, 64, 64), 0);
+}
+
+/* At 36 us a record against 25 and a look a layer: one or two misses are left to the GPU, many are
+ * not, and between the two it stays as it was. */
+static void steps_with_many_misses_are_split_and_stay_so(void **state) {
+    (void)state;
+    lane_rates r = rates_of(36e3);
+    assert_false(lane_rates_gathers(&r, 1)); /* nothing is known */
+    bool was = false;
+    int turns = 0;
+    for (int i = 0; i < 400; i++) {
+        double misses = i < 200 ? i * 0.03 : (400 - i) * 0.03;
+        for (int k = 0; k < 30; k++)
+            lane_rates_step(&r, 4, misses);
+        bool now = lane_rates_gathers(&r, 4);
+        turns += now != was;
+        was = now;
+        if (misses < 1) assert_false(now);
+        if (misses > 4) assert_true(now);
+    }
+    assert_int_equal(turns, 2);
+    for (int k = 0; k < 50; k++)
+        lane_rates_step(&r, 4, 3.0);
+    assert_true(lane_rates_gathers(&r, 16)); /* in proportion */
+    assert_false(lane_rates_gathers(&r, 1));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_cost_of_an_expert_is_learnt_by_its_rows),
+        cmocka_unit_test(one_row_each_leaves_the_other_estimate_alone),
+        cmocka_unit_test(what_is_not_measured_again_is_forgotten),
+        cmocka_unit_test(both_ends_come_at_the_same_time),
+        cmocka_unit_test(limits_of_the_split_are_kept),
+        cmocka_unit_test(steps_with_many_misses_are_split_and_stay_so),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,131 @@
+#include "worker/lane_rates.h"
+
+#include <math.h>
+
+/* An expert's first row reads its weights, two megabytes, at what a core has of the memory's
+ * bandwidth; a row more is arithmetic on what is in the cache. */
+static const double FIRST_NS = 400e3, MORE_NS = 64e3;
+/* A layer's weight in the sums after the next one, and that of the first estimates beside them:
+ * as much as a quarter of a layer. */
+static const double DECAY = 0.96, FIRST_GUESS = 0.25;
+/* No estimate falls below this part of the first one. */
+static const double LEAST = 0.02;
+/* A measurement's weight in a running mean. */
+static const double NEWEST = 0.1;
+/* What a look costs a layer: the GPU waits for the host, and its next launches for their turn. */
+static const double LOOK_NS = 30e3;
+/* The second way is begun below this share of the first one's time, and left above that. */
+static const double BEGIN_SHARE = 0.85, LEAVE_SHARE = 0.95;
+/* The host's calls for a record, before any is measured. */
+static const double ENQUEUE_NS = 2e3;
+
+void lane_rates_init(lane_rates *r, uint32_t n_threads, double ship_ns, double output_share) {
+    *r = (lane_rates){.begin_first_ns = FIRST_NS / n_threads,
+                      .begin_more_ns = MORE_NS / n_threads,
+                      .ship_ns = ship_ns,
+                      .output_ns = ship_ns * output_share,
+                      .enqueue_ns = ENQUEUE_NS};
+    for (int i = 0; i < LANE_KINDS; i++) {
+        r->lines[i].first_ns = r->begin_first_ns;
+        r->lines[i].more_ns = r->begin_more_ns;
+    }
+}
+
+double lane_rates_cost_ns(const lane_rates *r, lane_kind kind, uint32_t n_rows) {
+    const lane_line *l = &r->lines[kind];
+    return l->first_ns + l->more_ns * (n_rows > 0 ? n_rows - 1 : 0);
+}
+
+/* u and v, the estimates by the first ones, that make u x + v y = 1 hold best. */
+static void fit(const lane_rates *r, lane_line *l) {
+    double xx = l->ff + FIRST_GUESS, yy = l->mm + FIRST_GUESS;
+    double x = l->f + FIRST_GUESS, y = l->m + FIRST_GUESS;
+    double d = xx * yy - l->fm * l->fm; /* positive: the guesses are apart */
+    double u = (x * yy - y * l->fm) / d, v = (xx * y - l->fm * x) / d;
+    if (v < LEAST) { /* then the other alone */
+        v = LEAST;
+        u = (x - v * l->fm) / xx;
+    } else if (u < LEAST) {
+        u = LEAST;
+        v = (y - u * l->fm) / yy;
+    }
+    l->first_ns = r->begin_first_ns * fmax(u, LEAST);
+    l->more_ns = r->begin_more_ns * fmax(v, LEAST);
+}
+
+void lane_rates_add(lane_rates *r, lane_kind kind, size_t n_experts, size_t n_rows, double ns) {
+    lane_line *l = &r->lines[kind];
+    double x = 0, y = 0; /* nothing is added */
+    if (n_experts > 0 && ns > 0) {
+        x = r->begin_first_ns * (double)n_experts / ns;
+        y = r->begin_more_ns * (double)(n_rows - n_experts) / ns;
+    }
+    l->ff = l->ff * DECAY + x * x;
+    l->fm = l->fm * DECAY + x * y;
+    l->mm = l->mm * DECAY + y * y;
+    l->f = l->f * DECAY + x;
+    l->m = l->m * DECAY + y;
+    fit(r, l);
+}
+
+void lane_rates_shipped(lane_rates *r, size_t n, double ns) {
+    if (n == 0 || !(ns > 0)) return;
+    double by = r->ship_ns > 0 ? r->output_ns / r->ship_ns : 0;
+    r->ship_ns += NEWEST * (ns / (double)n - r->ship_ns);
+    r->output_ns = by * r->ship_ns;
+}
+
+void lane_rates_enqueued(lane_rates *r, size_t n, double ns) {
+    if (n > 0) r->enqueue_ns += NEWEST * (ns / (double)n - r->enqueue_ns);
+}
+
+size_t lane_rates_split(const lane_rates *r, lane_kind kind, const uint32_t *rows, size_t n,
+                        size_t most_cpu, size_t most_bus) {
+    double cpu_ns = 0, out_ns = 0, best_ns = INFINITY;
+    size_t best = 0;
+    for (size_t k = 0; k <= n && k <= most_cpu; k++) {
+        if (k > 0) {
+            cpu_ns += lane_rates_cost_ns(r, kind, rows[k - 1]);
+            out_ns += r->output_ns * rows[k - 1];
+        }
+        double left = (double)(n - k);
+        double cpu = k > 0 ? cpu_ns + left * r->enqueue_ns : 0;
+        double later = fmax(cpu, left * r->ship_ns) + out_ns;
+        bool fits = n - k <= most_bus;
+        if (later < best_ns || n - best > most_bus) {
+            best_ns = later;
+            best = k;
+        }
+        if (fits && cpu > left * r->ship_ns) break; /* longer and longer from here on */
+    }
+    return best;
+}
+
+void lane_rates_step(lane_rates *r, uint32_t n_rows, double misses) {
+    if (r->n_rows == 0) {
+        r->misses = misses;
+    } else {
+        r->misses *= (double)n_rows / r->n_rows; /* another company: in proportion, at first */
+        r->misses += NEWEST * (misses - r->misses);
+    }
+    r->n_rows = n_rows;
+}
+
+/* The later of both, of n experts with a row each. */
+static double split_ns(const lane_rates *r, size_t n) {
+    double each = lane_rates_cost_ns(r, LANE_STEPS, 1) + r->output_ns, best = INFINITY;
+    for (size_t k = 0; k <= n; k++) {
+        double cpu = each * (double)k, bus = r->ship_ns * (double)(n - k);
+        best = fmin(best, fmax(cpu, bus));
+    }
+    return best;
+}
+
+bool lane_rates_gathers(lane_rates *r, uint32_t n_rows) {
+    if (r->n_rows == 0) return r->gathers = false;
+    double n = r->misses * n_rows / r->n_rows, whole = floor(n);
+    double below = split_ns(r, (size_t)whole), above = split_ns(r, (size_t)whole + 1);
+    double split = LOOK_NS + below + (n - whole) * (above - below);
+    double share = r->gathers ? LEAVE_SHARE : BEGIN_SHARE;
+    return r->gathers = split < share * n * r->ship_ns;
+}
