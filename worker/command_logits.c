@@ -69,6 +69,10 @@ static status parse_ids(const char *text, int32_t **out, size_t *n, error *err) 
     return STATUS_OK;
 }
 
+static size_t chunk_of(const logits_options *o) {
+    return o->model.chunk > 0 ? (size_t)o->model.chunk : 512;
+}
+
 static status open_model(const logits_options *o, const gguf_file *file, size_t n_tokens,
                          model **out, error *err) {
     model_config shape;
@@ -77,8 +81,7 @@ static status open_model(const logits_options *o, const gguf_file *file, size_t 
     engine_params e;
     rc = options_engine_params(&o->model, (uint64_t)shape.n_layers * shape.n_experts, &e, err);
     if (rc != STATUS_OK) return rc;
-    uint32_t chunk =
-        (uint32_t)(o->model.chunk < (int64_t)n_tokens ? o->model.chunk : (int64_t)n_tokens);
+    uint32_t chunk = (uint32_t)(chunk_of(o) < n_tokens ? chunk_of(o) : n_tokens);
     const model_params p = {
         .backend = e.backend,
         .n_threads = e.n_threads,
@@ -140,7 +143,7 @@ static status compute(const logits_options *o, const int32_t *ids, size_t n, err
         rc = error_set_errno(err, STATUS_IO, errno, "--out: %s", o->out);
         goto done;
     }
-    rc = run(m, ids, n, (size_t)o->model.chunk, out, err);
+    rc = run(m, ids, n, chunk_of(o), out, err);
 done:
     if (out != NULL && fclose(out) != 0 && rc == STATUS_OK) {
         rc = error_set_errno(err, STATUS_IO, errno, "--out: %s", o->out);

@@ -76,8 +76,8 @@ typedef struct model_options {
                     "tokens a sequence may hold; 0: the model's, as memory allows"),           \
         OPTIONS_KEY(s, m, "sequences", CONFIG_INT, sequences, "4", 1, 256, NULL,               \
                     "sequences that run at once"),                                             \
-        OPTIONS_KEY(s, m, "chunk", CONFIG_INT, chunk, "512", 1, 8192, NULL,                    \
-                    "prompt tokens of one step"),                                              \
+        OPTIONS_KEY(s, m, "chunk", CONFIG_INT, chunk, "0", 0, 8192, NULL,                      \
+                    "prompt tokens of one step; 0: 512, up to 2048 on a GPU with room"),       \
         OPTIONS_KEY(s, m, "step.max_ms", CONFIG_INT, max_step_ms, "100", 0, 3600000, NULL,     \
                     "what a step may take beside running streams, ms; 0: no bound"),           \
         OPTIONS_KEY(s, m, "park_mib", CONFIG_INT, park_mib, "-1", -1, 16777216, NULL,          \

@@ -70,9 +70,13 @@ static void assert_adds_up(const memory_plan *plan, const plan_request *r) {
     assert_int_equal(plan->max_rows, plan->chunk_tokens + plan->n_states);
 }
 
-static void make(memory_plan *plan, const plan_request *r) {
+static void plan_on_card(memory_plan *plan, const plan_request *r) {
     error err = {0};
     if (plan_make(plan, &config, &weights, r, &err) != STATUS_OK) fail_msg("%s", err.text);
+}
+
+static void make(memory_plan *plan, const plan_request *r) {
+    plan_on_card(plan, r);
     assert_adds_up(plan, r);
 }
 
@@ -361,6 +365,33 @@ static void the_longest_plan_has_room_for_its_lines(void **state) {
     assert_true(plan_print(&plan, text, sizeof text) < sizeof text);
 }
 
+/* What is asked for stays as it is; what is left is used for larger pieces. */
+static void a_chunk_left_to_choose_is_the_largest_with_room(void **state) {
+    (void)state;
+    memory_plan plan, smaller;
+    plan_request r = plain_request();
+    r.chunk_tokens = 0;
+    make(&plan, &r);
+    assert_int_equal(plan.chunk_tokens, 512); /* on the CPU */
+    r.backend = BACKEND_CUDA;
+    r.n_slots = 64;
+    r.vram_bytes = (uint64_t)2048 * MIB;
+    r.knows_driver = true;
+    r.driver_bytes = (uint64_t)500 * MIB;
+    plan_on_card(&plan, &r);
+    assert_int_equal(plan.chunk_tokens, 2048);
+    for (uint32_t chunk = 1024; chunk >= 512; chunk /= 2) {
+        r.chunk_tokens = chunk;
+        plan_on_card(&smaller, &r);
+        plan_request tight = r;
+        tight.vram_bytes = smaller.vram_needed_bytes + MIB;
+        tight.chunk_tokens = 0;
+        plan_on_card(&plan, &tight);
+        assert_int_equal(plan.chunk_tokens, chunk);
+        assert_int_equal(plan.n_slots, 64);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_demo_model_is_planned_as_asked),
@@ -380,6 +411,7 @@ int main(void) {
         cmocka_unit_test(what_the_driver_takes_is_planned_as_measured),
         cmocka_unit_test(the_longest_plan_has_room_for_its_lines),
         cmocka_unit_test(a_card_that_is_too_small_is_refused_with_both_sizes),
+        cmocka_unit_test(a_chunk_left_to_choose_is_the_largest_with_room),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);
 }

@@ -459,7 +459,8 @@ static void add_cuda_lines(memory_plan *plan, const model_config *c, const model
     (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes",
                    plan->n_states + plan->n_snapshots, model_config_state_bytes(c));
     note = add_line(plan, "workspace", PLAN_VRAM, bytes[CUDA_PART_WORKSPACE]);
-    (void)snprintf(note, NOTE_BYTES, "%u rows a step", plan->max_rows);
+    (void)snprintf(note, NOTE_BYTES, "%u rows a step, prompts in pieces of %u", plan->max_rows,
+                   plan->chunk_tokens);
     note = add_line(plan, "logits", PLAN_VRAM, bytes[CUDA_PART_LOGITS]);
     (void)snprintf(note, NOTE_BYTES, "%u rows of %u", plan->max_outputs, c->n_vocab);
     if (r->draft_vram_bytes > 0) {
@@ -584,13 +585,39 @@ static status make(memory_plan *out, const model_config *config, const model_wei
     return STATUS_OK;
 }
 
-status plan_make(memory_plan *out, const model_config *config, const model_weights *weights,
-                 const plan_request *request, error *err) {
+static status make_with_or_without_prefixes(memory_plan *out, const model_config *config,
+                                            const model_weights *weights,
+                                            const plan_request *request, error *err) {
     status rc = make(out, config, weights, request, err);
     if (rc != STATUS_NO_MEMORY || request->prefix_ram_mib >= 0) return rc;
     plan_request without = *request; /* a share of RAM is taken only where it is spare */
     without.prefix_ram_mib = 0;
     return make(out, config, weights, &without, err);
+}
+
+enum { USUAL_CHUNK = 512, LARGEST_CHUNK = 2048, SLOTS_SHARE = 24 };
+
+/* On a GPU a prompt streams what has no slot once a piece, and products of more rows are more
+ * efficient: the largest piece whose workspace fits beside what was asked for and, where slots
+ * are ours to choose, takes the place of one in SLOTS_SHARE at most. */
+status plan_make(memory_plan *out, const model_config *config, const model_weights *weights,
+                 const plan_request *request, error *err) {
+    plan_request r = *request;
+    if (r.chunk_tokens == 0) r.chunk_tokens = USUAL_CHUNK;
+    status rc = make_with_or_without_prefixes(out, config, weights, &r, err);
+    if (request->chunk_tokens != 0 || rc != STATUS_OK) return rc;
+    if (r.backend != BACKEND_CUDA || !config->moe) return rc;
+    for (uint32_t chunk = LARGEST_CHUNK; chunk > USUAL_CHUNK; chunk /= 2) {
+        memory_plan larger;
+        r.chunk_tokens = chunk;
+        if (make_with_or_without_prefixes(&larger, config, weights, &r, NULL) == STATUS_OK &&
+            larger.n_slots >= out->n_slots - out->n_slots / SLOTS_SHARE &&
+            larger.prefix_bytes >= out->prefix_bytes && larger.n_context >= out->n_context) {
+            *out = larger;
+            break;
+        }
+    }
+    return STATUS_OK;
 }
 
 size_t plan_print(const memory_plan *plan, char *out, size_t cap) {

@@ -26,7 +26,7 @@ typedef struct plan_request {
     bool knows_driver;         /* the next two were measured; else they are estimated */
     uint64_t driver_bytes;     /* VRAM that the driver takes for itself, of it */
     uint64_t kernel_bytes;     /* the kernels, which a draft on the GPU loads again */
-    uint32_t chunk_tokens;
+    uint32_t chunk_tokens;     /* 0: auto, 512 or on a GPU with experts up to 2,048 */
     kv_type kv;
     int64_t n_slots;    /* -1: auto: on the CPU 0, experts are read where they lie; on a GPU as
                          * many as fit */
