@@ -75,7 +75,8 @@ typedef struct cuda_experts {
     size_t n_on_cpu;  /* of those */
     float *hidden;    /* pinned, [max_rows][n_embd] */
     double ship_ns;   /* a record's journey when the backend was opened */
-    size_t n_shipped; /* since `departed` */
+    size_t n_shipped; /* since `departed`, and */
+    size_t n_arrived; /* of those until `arrived` */
     bool filling;     /* a slot of this layer is being filled for later steps, until: */
     uint32_t filling_layer;
     cuda_event filled;

@@ -97,6 +97,7 @@ void cuda_begin_reads(backend_cuda *b, uint32_t layer) {
 
 /* The compute stream goes on when everything shipped so far is there. */
 void cuda_await_shipped(backend_cuda *b) {
+    b->experts.n_arrived = b->experts.n_shipped;
     (void)CUDA_DO(b, cuEventRecord, b->experts.arrived, b->h2d);
     (void)CUDA_DO(b, cuStreamWaitEvent, b->compute, b->experts.arrived, 0);
 }
@@ -121,8 +122,8 @@ enum { FEW_RECORDS = 2 };
 void cuda_learn_journeys(backend_cuda *b) {
     cuda_experts *x = &b->experts;
     float ms = 0;
-    size_t n = x->n_shipped;
-    x->n_shipped = 0;
+    size_t n = x->n_arrived;
+    x->n_shipped = x->n_arrived = 0;
     if (x->lane == NULL || x->all == NULL || n < FEW_RECORDS || b->failed != STATUS_OK) return;
     if (b->driver->cuEventElapsedTime(&ms, x->departed, x->arrived) == CUDA_OK)
         cuda_lane_shipped(b, n, (double)ms * 1e6);

@@ -5,7 +5,7 @@
  * first token, decode from there to the end.  Of --repeat runs the one with the fastest
  * decode is reported; the first also warms caches up.
  *
- * --cold begins with the first run after loading (figures with start_) and one from empty expert
+ * --cold begins with the first run after loading (figures with loaded_) and one from empty expert
  * slots, whose figures are those with cold_, first and turn in their names.  --routing replays a trace (routing_trace.h), and --skip leaves
  * the first decoded tokens out of the decode figures; with a prompt of one token and a skip of
  * 60 the figures are those of the trace's tokens 60 and later.
@@ -116,7 +116,7 @@ typedef struct figures {
 
 /* What is added to the figures of the engine. */
 typedef struct extras {
-    figures start, cold;
+    figures loaded, cold; /* the first prompt after loading; the first of empty slots */
     double vram_peak_mib;
     double weight_bytes_per_token;
     double load_s;
@@ -368,8 +368,8 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"disk_wait_share", f->disk_wait_share, m->disk_bytes == 0},
         {"host_received", (double)m->host_received, m->host_received == 0},
         {"weight_bytes_per_token", x->weight_bytes_per_token, false},
-        {"start_prefill_tok_per_s", x->start.prefill_tok_per_s, warm},
-        {"start_ttft_ms", x->start.ttft_ms, warm},
+        {"loaded_prefill_tok_per_s", x->loaded.prefill_tok_per_s, warm},
+        {"loaded_ttft_ms", x->loaded.ttft_ms, warm},
         {"state_bytes_per_token", x->state_bytes_per_token, false},
         {"bandwidth_gb_per_s", x->bandwidth_gb_per_s, no_floor},
         {"floor_us_per_token", floor_us(x), no_floor},
@@ -449,12 +449,12 @@ static double resident_share(const char *path) {
     return share;
 }
 
-/* Of --repeat runs the fastest; the start and a cold one come before and are not among them. */
+/* Of --repeat runs the fastest; the first and a cold one come before and are not among them. */
 static status run_all(const bench_options *o, run *r, uint64_t seed, figures *best, extras *x,
                       error *err) {
     uint64_t random = seed;
     status rc = STATUS_OK;
-    if (o->cold) rc = run_once(o, r, &random, &x->start, err);
+    if (o->cold) rc = run_once(o, r, &random, &x->loaded, err);
     if (o->cold || o->routing != NULL) engine_forget_experts(r->e);
     if (o->cold && rc == STATUS_OK) rc = run_once(o, r, &random, &x->cold, err);
     for (int64_t i = 0; i < o->repeat && rc == STATUS_OK; i++) {

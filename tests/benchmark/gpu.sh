@@ -213,7 +213,7 @@ for card in rtx2070 rtx3090; do
     bench $card-trace --profile $card $trace --decode 600 --project $card
     bench $card-trace-ship --profile $card $trace --decode 600 --cpu-lane off
     bench $card-512 --profile $card --prompt 512 --decode 256 --cold --repeat 2
-    bench $card-2048 --profile $card --prompt 2048 --chunk 2048 --decode 16 --repeat 2
+    bench $card-2048 --profile $card --prompt 2048 --decode 16 --repeat 2
 done
 # Many users: a trace for each, from the same stacks; slots are what states and pages leave.
 for user in $(seq 16); do

@@ -25,7 +25,9 @@ function speed(name, trace, p512, p2048, peer) {
         prefill2048_tok_per_s: b?.prefill_tok_per_s, vram_peak_mib: Math.max(...runs.filter(Boolean).map((r) => r.vram_peak_mib)),
         hit_rate: t?.hit_rate, misses_per_token: t?.misses_per_token, pcie_bytes_per_token: t?.pcie_bytes_per_token,
         launches_per_token: t?.launches_per_token, natural_decode_tok_per_s: a?.decode_tok_per_s, natural_hit_rate: a?.hit_rate,
-        start_prefill512_tok_per_s: a?.start_prefill_tok_per_s, start_ttft_ms: a?.start_ttft_ms,
+        loaded_prefill512_tok_per_s: a?.loaded_prefill_tok_per_s, loaded_ttft_ms: a?.loaded_ttft_ms,
+        lane_experts_per_token: t?.lane_experts_per_token, lane_share: t?.lane_share, prefill512_lane_share: a?.prefill_lane_share,
+        cold_prefill512_lane_share: a?.cold_prefill_lane_share, prefill2048_lane_share: b?.prefill_lane_share,
         cold_prefill512_tok_per_s: a?.cold_prefill_tok_per_s, cold_ttft_ms: a?.cold_ttft_ms, first32_hit_rate: a?.first32_hit_rate,
         first64_hit_rate: a?.first64_hit_rate, first128_hit_rate: a?.first128_hit_rate, turn_tok_per_s: a?.turn_tok_per_s };
     for (const key of Object.keys(figures)) if (figures[key] === undefined) delete figures[key];
