@@ -79,22 +79,25 @@ static void tell_filled(void *context, uint64_t n_bytes) {
 }
 
 /* Memory of the tier's own counts as resident; the driver pins it where it lies. */
-static void pin_arena(backend_cuda *b) {
+static status pin_arena(backend_cuda *b, error *err) {
     size_t n_bytes = 0;
     unsigned char *arena = host_tier_arena(b->experts.host, &n_bytes);
-    error why = {0};
-    if (CUDA_CALL(b->driver, &why, cuMemHostRegister, arena, n_bytes, 0) == STATUS_OK)
-        b->experts.registered = arena;
-    else
-        log_warn("host-tier", "%s: records are not pinned, copies are slower", why.text);
+    status rc =
+        CUDA_CALL(b->driver, err, cuMemHostRegister, arena, n_bytes, CUDA_REGISTER_MAPPED);
+    if (rc == STATUS_OK) b->experts.registered = arena;
+    return rc;
 }
 
-/* All records, or n_records of them above the disk. */
+/* All records, or n_records of them above the disk.  Memory that the readers' threads have touched
+ * is pinned sooner than the driver makes as much, which it does on one thread. */
 static status open_host_tier(backend_cuda *b, uint32_t n_records, error *err) {
     cuda_experts *x = &b->experts;
     size_t n_all = (size_t)b->config->n_layers * b->config->n_experts;
+    bool whole = n_records >= n_all;
     status rc = STATUS_OK;
-    if (n_records >= n_all) rc = cuda_pin(b, &x->all, n_all * b->layout.slot_bytes, err);
+    error why = {0};
+    if (whole && !b->card.reads_registered)
+        rc = cuda_pin(b, &x->all, n_all * b->layout.slot_bytes, err);
     const host_tier_params params = {.weights = b->weights,
                                      .n_experts = b->config->n_experts,
                                      .n_records = n_records,
@@ -104,14 +107,20 @@ static status open_host_tier(backend_cuda *b, uint32_t n_records, error *err) {
                                      .arena = x->all};
     if (rc == STATUS_OK) rc = host_tier_new(&x->host, &params, err);
     if (rc != STATUS_OK) return rc;
-    if (x->all != NULL) return host_tier_fill(x->host, tell_filled, b, err);
-    pin_arena(b);
+    if (whole) rc = host_tier_fill(x->host, tell_filled, b, err);
+    if (rc != STATUS_OK || x->all != NULL) return rc;
+    rc = pin_arena(b, &why);
+    if (whole && rc == STATUS_OK) x->all = x->registered;
+    if (whole && rc != STATUS_OK) return error_set(err, rc, "%s", why.text);
+    if (rc != STATUS_OK)
+        log_warn("host-tier", "%s: records are not pinned, copies are slower", why.text);
     return STATUS_OK;
 }
 
 static void close_host_tier(backend_cuda *b) {
     cuda_experts *x = &b->experts;
     if (x->registered != NULL) (void)b->driver->cuMemHostUnregister(x->registered);
+    if (x->all == x->registered) x->all = NULL; /* the tier's */
     x->registered = NULL;
     host_tier_free(x->host);
     x->host = NULL;

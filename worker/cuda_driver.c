@@ -108,6 +108,12 @@ status cuda_card_read(const cuda_driver *d, int index, cuda_card *out, error *er
         rc = CUDA_CALL(d, err, cuDeviceGetAttribute, attributes[i].to, attributes[i].id,
                        out->device);
     }
+    int registers = 0, same = 0;
+    out->reads_registered =
+        rc == STATUS_OK &&
+        d->cuDeviceGetAttribute(&registers, CUDA_DEVICE_REGISTERS, out->device) == CUDA_OK &&
+        d->cuDeviceGetAttribute(&same, CUDA_DEVICE_SAME_ADDRESS, out->device) == CUDA_OK &&
+        registers != 0 && same != 0;
     if (rc == STATUS_OK) {
         rc = CUDA_CALL(d, err, cuDeviceTotalMem, &out->total_bytes, out->device);
     }

@@ -16,6 +16,7 @@
 #define SILICEO_WORKER_CUDA_DRIVER_H
 
 #include "common/error.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -57,10 +58,12 @@ enum {
     CUDA_DEVICE_SMS = 16, /* attributes of a device */
     CUDA_DEVICE_MAJOR = 75,
     CUDA_DEVICE_MINOR = 76,
-    CUDA_FUNCTION_OWN_SHARED = 1, /* attribute of a function: static shared memory */
-    CUDA_FUNCTION_SHARED_BYTES =
-        8,                 /* attribute of a function: dynamic shared memory, at most */
-    CUDA_CONTEXT_SPIN = 1, /* waiting threads spin */
+    CUDA_DEVICE_SAME_ADDRESS = 91, /* registered host memory is read where the host has it */
+    CUDA_DEVICE_REGISTERS = 99,    /* host memory can be registered */
+    CUDA_REGISTER_MAPPED = 2,
+    CUDA_FUNCTION_OWN_SHARED = 1,   /* of a function: the shared memory that it declares */
+    CUDA_FUNCTION_SHARED_BYTES = 8, /* dynamic shared memory, at most */
+    CUDA_CONTEXT_SPIN = 1,          /* waiting threads spin */
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_EVENT_NO_TIMING = 2,
     CUDA_CAPTURE_THREAD_LOCAL = 1,
@@ -149,6 +152,7 @@ typedef struct cuda_card {
     char bus_id[32];
     int major, minor; /* compute capability */
     int n_sms;
+    bool reads_registered; /* kernels read registered host memory by the host's address */
     size_t total_bytes;
 } cuda_card;
 

@@ -23,7 +23,7 @@ function mib(text, part, place) {
 }
 
 // Contexts that leave the profile its 2,750 slots.
-for (const [kv, ctx] of [['f16', 16384], ['q8', 32768], ['q4', 32768], ['q4', 65536]]) {
+for (const [kv, ctx] of [['f16', 16384], ['q8', 32768], ['q4', 32768], ['q4', 61440]]) {
     await test(`${ctx} tokens of ${kv} fit beside 2750 slots`, () => {
         const { status, stdout, stderr } = plan(kv, ctx);
         assert.equal(status, 0, stderr);
