@@ -272,6 +272,8 @@ static void print_figures(const run *r, figures *f) {
     const bench_users *b = r->b;
     qsort(f->quiet.ms, f->quiet.n, sizeof *f->quiet.ms, by_size);
     qsort(f->beside.ms, f->beside.n, sizeof *f->beside.ms, by_size);
+    const double planned_mib = (double)engine_planned_vram(r->e) / 1048576;
+    const double peak_mib = b->watch != NULL ? (double)vram_watch_peak(b->watch) / 1048576 : 0;
     const struct {
         const char *name;
         double value;
@@ -291,6 +293,8 @@ static void print_figures(const run *r, figures *f) {
         {"lane_share", f->lane_share, f->lane_share >= 0},
         {"lane_step_expert_us", f->lane_expert_us, f->lane_share >= 0},
         {"ship_us", f->ship_us, f->lane_share >= 0},
+        {"vram_peak_mib", peak_mib, b->watch != NULL},
+        {"vram_planned_mib", planned_mib, planned_mib > 0},
         {"slots", engine_n_slots(r->e), true},
         {"prompt_tokens", b->n_prompt, true},
         {"decode_tokens", b->n_decode, true},

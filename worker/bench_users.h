@@ -14,6 +14,7 @@
 #define SILICEO_WORKER_BENCH_USERS_H
 
 #include "worker/engine.h"
+#include "worker/vram_watch.h"
 #include <stdbool.h>
 
 typedef struct bench_users {
@@ -26,6 +27,7 @@ typedef struct bench_users {
     const char
         *routing; /* path of a trace; {} in it is the number of the user, from 1.  Or NULL */
     bool json;
+    const vram_watch *watch; /* whose peak is told; NULL: none is */
 } bench_users;
 
 /* Measure, and print the figures. */

@@ -10,6 +10,9 @@
  * the first decoded tokens out of the decode figures; with a prompt of one token and a skip of
  * 60 the figures are those of the trace's tokens 60 and later.
  *
+ * --prompts 1,512,8192 runs each of these lengths in turn on one loaded model, and prints the figures
+ * of each, a line of JSON or a block.
+ *
  * --users N measures N requests at once instead, each with a trace of its own where {} stands in
  * the path of --routing, and with --beside what a prompt costs them: see bench_users.h.
  *
@@ -42,6 +45,7 @@
 typedef struct bench_options {
     model_options common;
     int64_t prompt;
+    const char *prompts;
     int64_t decode;
     int64_t batch;
     int64_t users;
@@ -59,6 +63,8 @@ static const config_key keys[] = {
     OPTIONS_MODEL_KEYS(bench_options, common),
     {"prompt", CONFIG_INT, offsetof(bench_options, prompt), "512", 1, 1048576, NULL,
      "tokens of each prompt"},
+    {"prompts", CONFIG_STRING, offsetof(bench_options, prompts), NULL, 0, 0, NULL,
+     "several numbers of tokens of a prompt, 1,512: one after the other, in place of prompt"},
     {"decode", CONFIG_INT, offsetof(bench_options, decode), "128", 2, 1048576, NULL,
      "tokens to generate for each"},
     {"batch", CONFIG_INT, offsetof(bench_options, batch), "1", 1, 256, NULL,
@@ -82,6 +88,40 @@ static const config_key keys[] = {
     {"json", CONFIG_BOOL, offsetof(bench_options, json), "false", 0, 0, NULL,
      "print {\"figures\": {...}}"},
 };
+
+/* What --prompts names, or --prompt alone. */
+enum { MOST_PROMPTS = 32, MOST_PROMPT_TOKENS = 1048576 };
+
+typedef struct prompt_list {
+    int64_t n_tokens[MOST_PROMPTS];
+    size_t n;
+} prompt_list;
+
+static status read_prompts(const bench_options *o, prompt_list *out, error *err) {
+    const char *at = o->prompts;
+    out->n_tokens[0] = o->prompt;
+    out->n = at == NULL ? 1 : 0;
+    while (at != NULL) {
+        char *end = NULL;
+        long n = strtol(at, &end, 10);
+        if (end == at || (*end != ',' && *end != '\0') || n < 1 || n > MOST_PROMPT_TOKENS ||
+            out->n == MOST_PROMPTS) {
+            return error_set(err, STATUS_BAD_INPUT,
+                             "prompts = %s: not up to %d numbers from 1 to %d", o->prompts,
+                             MOST_PROMPTS, MOST_PROMPT_TOKENS);
+        }
+        out->n_tokens[out->n++] = n;
+        at = *end == ',' ? end + 1 : NULL;
+    }
+    return STATUS_OK;
+}
+
+static int64_t longest(const prompt_list *list) {
+    int64_t most = 0;
+    for (size_t i = 0; i < list->n; i++)
+        if (list->n_tokens[i] > most) most = list->n_tokens[i];
+    return most;
+}
 
 /* Hit rates of the first decoded tokens, where a cold cache shows. */
 enum { N_WINDOWS = 3 };
@@ -467,6 +507,8 @@ static status run_all(const bench_options *o, run *r, uint64_t seed, figures *be
 
 static status bench_together(const bench_options *o, error *err) {
     extras x = {0};
+    vram_watch *watch = NULL;
+    (void)vram_watch_start(&watch, NULL, VRAM_WATCH_PEAK_MS, NULL); /* NULL without NVML */
     bench_users b = {.n_users = (uint32_t)o->users,
                      .n_prompt = (uint32_t)o->prompt,
                      .n_decode = (uint32_t)o->decode,
@@ -474,13 +516,17 @@ static status bench_together(const bench_options *o, error *err) {
                      .n_beside = (uint32_t)o->beside,
                      .routing = o->routing,
                      .json = o->json};
+    status rc = STATUS_OK;
     if (o->skip + 1 >= o->decode) {
-        return error_set(err, STATUS_BAD_INPUT, "skip = %" PRId64 " of %" PRId64 " tokens",
-                         o->skip, o->decode);
+        rc = error_set(err, STATUS_BAD_INPUT, "skip = %" PRId64 " of %" PRId64 " tokens",
+                       o->skip, o->decode);
     }
-    status rc = make_params(o, &b.engine, &x, err);
+    if (rc == STATUS_OK) rc = make_params(o, &b.engine, &x, err);
     if (o->routing != NULL) b.engine.speculate = SPECULATE_OFF;
-    return rc == STATUS_OK ? bench_users_run(&b, err) : rc;
+    b.watch = b.engine.backend == BACKEND_CUDA ? watch : NULL;
+    if (rc == STATUS_OK) rc = bench_users_run(&b, err);
+    vram_watch_stop(watch);
+    return rc;
 }
 
 static status bench(const bench_options *o, error *err) {
@@ -490,9 +536,13 @@ static status bench(const bench_options *o, error *err) {
     run r = {0};
     routing_trace trace = {0};
     vram_watch *watch = NULL;
+    prompt_list prompts;
+    bench_options one = *o;
     (void)vram_watch_start(&watch, NULL, VRAM_WATCH_PEAK_MS, NULL); /* NULL without NVML */
     const engine_sink sink = {&r, take_tokens, take_done, take_error};
-    status rc = make_params(o, &params, &x, err);
+    status rc = read_prompts(o, &prompts, err);
+    one.prompt = longest(&prompts);
+    if (rc == STATUS_OK) rc = make_params(&one, &params, &x, err);
     if (rc != STATUS_OK) goto done;
     r.has_first = calloc((size_t)o->batch, sizeof *r.has_first);
     rc = r.has_first != NULL ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "bench: no memory");
@@ -503,12 +553,16 @@ static status bench(const bench_options *o, error *err) {
     if (rc != STATUS_OK) goto done;
     if (params.backend == BACKEND_CUDA) (void)fputs(engine_plan_text(r.e), stderr);
     if (trace.ids != NULL) rc = engine_set_routing(r.e, &trace, 1, err);
-    if (rc == STATUS_OK) rc = run_all(o, &r, params.seed, &best, &x, err);
-    if (rc != STATUS_OK) goto done;
-    if (watch != NULL && params.backend == BACKEND_CUDA)
-        x.vram_peak_mib = (double)vram_watch_peak(watch) / 1048576.0;
-    x.file_resident_share = resident_share(o->common.model);
-    print_figures(o, &r, &best, &x);
+    for (size_t i = 0; i < prompts.n && rc == STATUS_OK; i++) {
+        one.prompt = prompts.n_tokens[i];
+        rc = run_all(&one, &r, params.seed, &best, &x, err);
+        if (rc != STATUS_OK) break;
+        if (watch != NULL && params.backend == BACKEND_CUDA)
+            x.vram_peak_mib = (double)vram_watch_peak(watch) / 1048576.0;
+        x.file_resident_share = resident_share(o->common.model);
+        print_figures(&one, &r, &best, &x);
+        (void)fflush(stdout); /* what is measured stays, whatever becomes of the next */
+    }
 done:
     engine_close(r.e);
     vram_watch_stop(watch);

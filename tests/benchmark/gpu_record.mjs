@@ -45,13 +45,6 @@ speed('h200-2750-slots', 'rtx2070-trace', 'rtx2070-512', 'rtx2070-2048',
 speed('h200-6000-slots', 'rtx3090-trace', 'rtx3090-512', 'rtx3090-2048', { decode_tok_per_s: 57, prefill512_tok_per_s: 2445 });
 speed('h200-cpu-lane', 'cpu-lane-trace', 'cpu-lane-512', undefined, { decode_tok_per_s: 27, prefill512_tok_per_s: 1384 });
 
-for (const card of ['rtx2070', 'rtx3090']) {
-    for (const name of ['users-1', 'users-2', 'users-4', 'users-8', 'users-16', 'beside'].map((end) => `${card}-${end}`)) {
-        const figures = benches[name]?.result.figures;
-        if (figures) record(`h200-${name}`, 'tests/benchmark/gpu.sh', figures, {}, more([name]));
-    }
-}
-
 const ram = [benches['ram-9216-trace'], benches['ram-9216-512']];
 if (ram[0]?.result) {
     const t = ram[0].result.figures;
@@ -94,7 +87,7 @@ if (depths.length > 0) {
     }
     // Published: 0.18 ms a token of slope; 48 ms a prompt token cold and 12 with 90 % held.
     record('h200-9b', 'tests/benchmark/gpu.sh dense', figures, {},
-        { ...more(Object.keys(benches).filter((n) => n.startsWith('dense-'))), plans: named('h200-9b') });
+        { ...more(Object.keys(benches).filter((n) => n.startsWith('dense-'))), plans: named('dense-') });
 }
 for (const [name, bench] of [['h200-9b-draft', '9b'], ['h200-35b-draft', '35b']]) {
     const runs = depthsOf(`${bench}-draft`), alone = figuresOf(`${bench}-alone`);
@@ -105,7 +98,7 @@ for (const [name, bench] of [['h200-9b-draft', '9b'], ['h200-35b-draft', '35b']]
         for (const key of ['decode_tok_per_s', 'drafted', 'accepted_share', 'tokens_per_row_step', 'us_per_guess', 'vram_peak_mib', 'launches_per_token'])
             if (f[key] !== undefined) figures[`draft${layers}_${key}`] = f[key];
     }
-    record(name, 'tests/benchmark/gpu.sh draft', figures, {}, { ...more([...runs.map((r) => `${bench}-draft-${r}`), `${bench}-alone`]), plans: named(name) });
+    record(name, 'tests/benchmark/gpu.sh draft', figures, {}, { ...more([...runs.map((r) => `${bench}-draft-${r}`), `${bench}-alone`]), plans: named(`${bench}-draft`) });
 }
 for (const [card, name] of [['rtx2070', 'h200-batch-2750'], ['rtx3090', 'h200-batch-6000']]) {
     const crowds = depthsOf(`batch-${card}`), beside = figuresOf(`batch-${card}-beside`);

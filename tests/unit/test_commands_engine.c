@@ -167,6 +167,7 @@ static void what_is_wrong_is_named_in_one_line(void **state) {
         {"generate --model /nowhere.gguf --ids 1", "/nowhere.gguf", 1},
         {"bench " DEMO "--prompt 40000", "40000", 1},
         {"bench " DEMO "--no-such-key 1", "no-such-key", 2},
+        {"bench " DEMO "--prompts 1,x", "prompts = 1,x", 1},
         {"bench " DEMO "--users 2 --routing /nowhere/{}.txt", "/nowhere/1.txt", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
