@@ -71,6 +71,7 @@ static status open_model(engine *e, error *err) {
         .n_states = e->plan.n_states + e->plan.n_snapshots,
         .max_rows = e->plan.max_rows,
         .max_outputs = e->plan.max_outputs,
+        .n_remembered = e->plan.n_remembered,
         .n_slots = e->plan.n_slots,
         .pin_experts = e->plan.pins_experts,
         .host_records = e->plan.host_records,
@@ -206,7 +207,7 @@ static status make_step_memory(engine *e, error *err) {
     if (rc != STATUS_OK) return rc;
     const scheduler_params order = {.pages = e->pages,
                                     .n_sequences = n,
-                                    .states_per_sequence = 1 + e->plan.n_guesses,
+                                    .states_per_sequence = e->plan.states_each,
                                     .chunk_tokens = e->plan.chunk_tokens,
                                     .max_waiting = ENGINE_MAX_WAITING,
                                     .max_step_ms = e->params.max_step_ms,

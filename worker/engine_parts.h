@@ -55,7 +55,7 @@ struct engine {
     bool owns_logits;  /* else the model does */
     model_best *best;  /* [max_outputs], where a step wants no more */
     bool has_logits;   /* the last step's are in logits, else in best what it gave */
-    uint64_t model_ns; /* that the model took for it */
+    uint64_t model_ns; /* that the model took for it, what was replayed after it included */
     float *hidden;     /* [max_rows][n_embd], what inputs of vectors want */
     float *raw_row;    /* a row as the model gave it, for log probabilities */
     float *fork_row;   /* a row of a prompt, for the next of its choices */
@@ -64,7 +64,7 @@ struct engine {
     int32_t *masked;       /* see make_masks() */
     size_t n_masked, n_masked_with_ends, n_masked_to_speak;
     speculate *guesses;     /* NULL: nobody guesses */
-    uint32_t *states_after; /* [n_sequences][1 + n_guesses] */
+    uint32_t *states_after; /* [n_sequences][states_each] */
     sequence **decoding;    /* [n_sequences] */
     model_stats before;
     engine_rates rates;
@@ -110,8 +110,10 @@ uint64_t engine_cost_ns(const engine *e);
 void engine_guess(engine *e);
 /* The rows of a piece that stay are shown to who wants them. */
 void engine_show_rows(engine *e, const sequence *who, const model_segment *s, uint32_t n_rows);
-/* Where the states after the rows of a piece with guesses go. */
-const uint32_t *engine_states_after(engine *e, size_t piece, const sequence *who);
+/* Let the rows of a piece with guesses be verified, each with its state. */
+void engine_verify_rows(engine *e, size_t piece, model_segment *s);
+/* Of such a piece the first n_rows rows stay: its sequence goes on from there. */
+void engine_keep_rows(engine *e, size_t piece, uint32_t n_rows);
 
 /* Give the scheduler inputs of vector requests for which there is room. */
 void engine_begin_vectors(engine *e);

@@ -9,25 +9,38 @@
 #include <stdlib.h>
 
 enum {
-    USUAL_DEPTH = 8,
+    USUAL_DEPTH = 8,  /* of guesses that cost time; look-up may go to the limit */
+    STEP_GUESSES = 8, /* for each sequence, where all guess; one alone may take all of them */
     SHARE_OF_RAM = 32,
-    MEASURE_ROUNDS = 8,
+    MEASURE_ROUNDS = 5,
     MEASURE_MS = 250,
     BLOCK_ROWS = 256,
     CUDA_GUESSES = 4, /* where nobody says how many: a state each, in VRAM */
     MOST_AUTO_CONTEXT = 32768
 };
 
-/* States of guesses that nobody asked for must not cost much. */
+/* Guesses of all sequences in a step, where one may have up to depth: rows are cheaper the more
+ * there are, but each takes memory for its logits. */
+static uint32_t guesses_of_step(const engine_params *p, uint32_t depth) {
+    uint32_t each = depth < STEP_GUESSES ? depth : STEP_GUESSES, all = each * p->n_sequences;
+    return all > depth ? all : depth;
+}
+
+/* What guesses that nobody asked for take must not be much: a state more for each sequence, and
+ * for each row of a step what is remembered of it and its logits. */
 static uint32_t depth_that_fits(const engine *e, const model_config *c,
-                                const plan_request *wish) {
-    uint64_t each = (uint64_t)e->params.n_sequences * model_config_state_bytes(c);
-    uint64_t most =
-        (wish->backend == BACKEND_CUDA ? wish->vram_bytes : wish->ram_bytes) / SHARE_OF_RAM;
-    uint32_t depth = USUAL_DEPTH;
-    while (depth > 0 && depth * each > most)
+                                const plan_request *wish, uint32_t depth) {
+    uint64_t states = (uint64_t)e->params.n_sequences * model_config_state_bytes(c);
+    uint64_t row = plan_remembered_bytes(c) + (uint64_t)c->n_vocab * sizeof(float);
+    uint64_t most = wish->ram_bytes / SHARE_OF_RAM;
+    while (depth > 0 && states + guesses_of_step(&e->params, depth) * row > most)
         depth--;
     return depth;
+}
+
+/* A draft and the block run a row for every guess, and a draft keeps its state. */
+static uint32_t dear_depth(const engine_params *p, uint32_t n_guesses) {
+    return p->draft_tokens > 0 || n_guesses < USUAL_DEPTH ? n_guesses : USUAL_DEPTH;
 }
 
 static backend_kind draft_backend(const engine_params *p) {
@@ -46,7 +59,7 @@ static drafter_model_params params_of_draft(const engine *e) {
                                   .n_places = p->n_sequences,
                                   .n_context = e->plan.n_context,
                                   .n_pages = e->plan.n_pages,
-                                  .depth = e->plan.n_guesses,
+                                  .depth = dear_depth(p, e->plan.n_guesses),
                                   .n_vocab = e->context.n_vocab};
 }
 
@@ -96,7 +109,7 @@ static status plan_draft_vram(const engine_params *p, const gguf_file *target,
                                         .n_places = p->n_sequences,
                                         .n_context = context,
                                         .n_pages = each * p->n_sequences,
-                                        .depth = wish->n_guesses};
+                                        .depth = dear_depth(p, wish->n_guesses)};
     status rc = drafter_model_vram_bytes(&wish->draft_vram_bytes, &n_layers, &draft, err);
     if (rc != STATUS_OK) return rc;
     if (p->draft_gpu_layers > 0 && (uint32_t)p->draft_gpu_layers < n_layers) {
@@ -112,9 +125,9 @@ status engine_plan_draft(const engine_params *p, const gguf_file *target, const 
                          plan_request *wish, error *err) {
     if (wish->n_guesses == 0 && p->backend == BACKEND_CUDA) wish->n_guesses = CUDA_GUESSES;
     if (draft_backend(p) == BACKEND_CUDA) return plan_draft_vram(p, target, c, wish, err);
-    return drafter_model_fixed_bytes(&wish->draft_bytes, &wish->draft_page_bytes, p->draft_path,
-                                     target, p->kv, p->n_sequences * (wish->n_guesses + 1),
-                                     err);
+    return drafter_model_fixed_bytes(
+        &wish->draft_bytes, &wish->draft_page_bytes, p->draft_path, target, p->kv,
+        p->n_sequences * (dear_depth(p, wish->n_guesses) + 1), err);
 }
 
 status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err) {
@@ -138,8 +151,14 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
     }
     if (p->speculate == SPECULATE_MTP && !has_block(e->file, c))
         return error_set(err, STATUS_BAD_INPUT, "speculate = mtp: the file has no MTP block");
-    wish->n_guesses = p->draft_tokens > 0 ? p->draft_tokens : depth_that_fits(e, c, wish);
+    bool looks_up = wants(e, SPECULATE_LOOKUP);
+    wish->remembers_guesses = true;
+    wish->n_guesses =
+        p->draft_tokens > 0
+            ? p->draft_tokens
+            : depth_that_fits(e, c, wish, looks_up ? SPECULATE_MAX_DEPTH : USUAL_DEPTH);
     if (wish->n_guesses == 0 && p->speculate != SPECULATE_AUTO) wish->n_guesses = 1;
+    wish->n_step_guesses = guesses_of_step(p, wish->n_guesses);
     if (p->speculate == SPECULATE_MTP) {
         model_config block = *c;
         model_config_of_block(&block);
@@ -155,29 +174,35 @@ uint64_t engine_cost_ns(const engine *e) {
     return e->params.backend == BACKEND_CPU ? clock_thread_ns() : clock_monotonic_ns();
 }
 
-/* What rows cost beside each other.  Nobody owns a page or a state now. */
+/* What rows cost beside each other, as long as it takes no more time than MEASURE_MS.  Nobody
+ * owns a page or a state now. */
 static status measure_rows(engine *e, error *err) {
-    uint64_t begun_ns = clock_monotonic_ns();
+    static const uint32_t tried[] = {1, 2, 3, 4, 5, 6, 8, 9, 12, 17, 25, 40, 64};
+    uint64_t begun_ns = engine_cost_ns(e);
     int32_t tokens[1 + SPECULATE_MAX_DEPTH] = {0};
     uint32_t states[1 + SPECULATE_MAX_DEPTH], pages[1] = {0}, most = 1 + e->plan.n_guesses;
+    bool remembers = e->plan.n_remembered > 0;
     for (uint32_t i = 0; i < most; i++)
         states[i] = i, tokens[i] = (int32_t)((i * 7919u) % e->context.n_vocab);
     model_state_clear(e->model, 0);
     for (int round = 0; round < MEASURE_ROUNDS; round++) {
-        for (uint32_t rows = 1; rows <= most; rows++) {
-            uint64_t now_ns = engine_cost_ns(e), wall_ns = clock_monotonic_ns();
-            if (round > 0 && wall_ns - begun_ns > (uint64_t)MEASURE_MS * 1000000u)
-                return STATUS_OK;
+        for (size_t i = 0; i < sizeof tried / sizeof tried[0]; i++) {
+            uint32_t rows = tried[i];
+            if (rows > most) break;
+            uint64_t now_ns = engine_cost_ns(e);
+            bool some = round > 0 || rows > 3;
+            if (some && now_ns - begun_ns > (uint64_t)MEASURE_MS * 1000000u) return STATUS_OK;
             const model_segment s = {.tokens = tokens,
                                      .n_tokens = rows,
                                      .pages = pages,
                                      .n_outputs = rows,
-                                     .states_after = states};
+                                     .states_after = states + remembers,
+                                     .remembered = remembers};
             status rc = model_finds_best(e->model)
                             ? model_step_best(e->model, &s, 1, e->context.n_vocab, e->best, err)
                             : model_step(e->model, &s, 1, e->logits, err);
             if (rc != STATUS_OK) return rc;
-            speculate_note_step(e->guesses, rows, engine_cost_ns(e) - now_ns);
+            speculate_try_step(e->guesses, rows, engine_cost_ns(e) - now_ns);
         }
     }
     return STATUS_OK;
@@ -187,7 +212,7 @@ status engine_open_guesses(engine *e, error *err) {
     drafter *kinds[DRAFTER_KINDS] = {0};
     uint32_t n = e->params.n_sequences, depth = e->plan.n_guesses;
     if (depth == 0) return STATUS_OK;
-    e->states_after = calloc((size_t)n * (depth + 1), sizeof *e->states_after);
+    e->states_after = calloc((size_t)n * e->plan.states_each, sizeof *e->states_after);
     e->decoding = calloc(n, sizeof(sequence *));
     if (e->states_after == NULL || e->decoding == NULL)
         return error_set(err, STATUS_NO_MEMORY, "engine: no memory for guesses");
@@ -207,9 +232,18 @@ status engine_open_guesses(engine *e, error *err) {
             if (kinds[k] != NULL) kinds[k]->ops->close(kinds[k]);
         return rc;
     }
-    rc = speculate_new(&e->guesses, kinds, n, depth, err);
+    const speculate_params p = {
+        .n_places = n,
+        .step_guesses = e->plan.n_step_guesses,
+        .ends = e->masked + e->n_masked,
+        .n_ends = e->n_masked_with_ends - e->n_masked,
+        .depth = {depth, dear_depth(&e->params, depth), dear_depth(&e->params, depth)}};
+    rc = speculate_new(&e->guesses, kinds, &p, err);
     if (rc != STATUS_OK) return rc;
-    if (e->params.fixed_depth) speculate_fix_depth(e->guesses, depth);
+    if (e->params.fixed_depth) { /* whatever it costs */
+        speculate_fix_depth(e->guesses, depth);
+        return STATUS_OK;
+    }
     rc = speculate_measure(e->guesses, err);
     return rc == STATUS_OK ? measure_rows(e, err) : rc;
 }
@@ -248,12 +282,27 @@ void engine_guess(engine *e) {
         e->decoding[i]->n_drafted = 0;
 }
 
-/* The others of its states in turn, its own last. */
-const uint32_t *engine_states_after(engine *e, size_t piece, const sequence *who) {
-    uint32_t *out = e->states_after + piece * (e->plan.n_guesses + 1), at = 0;
+/* The states after the rows are the others of its states in turn, its own last; where rows are
+ * remembered it has one other. */
+void engine_verify_rows(engine *e, size_t piece, model_segment *s) {
+    const sequence *who = e->pieces[piece].who;
+    uint32_t *out = e->states_after + piece * e->plan.states_each, at = 0;
     while (who->states[at] != who->state)
         at++;
     for (uint32_t i = 0; i < who->n_states; i++)
         out[i] = who->states[(at + 1 + i) % who->n_states];
-    return out;
+    s->states_after = out;
+    s->remembered = e->plan.n_remembered > 0;
+}
+
+void engine_keep_rows(engine *e, size_t piece, uint32_t n_rows) {
+    sequence *who = e->pieces[piece].who;
+    const model_segment *s = &e->segments[piece];
+    if (!s->remembered || n_rows == s->n_tokens) {
+        who->state = s->states_after[s->remembered ? 0 : n_rows - 1];
+        return;
+    }
+    uint64_t begun_ns = engine_cost_ns(e);
+    model_replay(e->model, piece, n_rows);
+    e->model_ns += engine_cost_ns(e) - begun_ns;
 }

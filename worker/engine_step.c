@@ -40,8 +40,7 @@ static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
             .pages = who->pages,
             .trace = (uint32_t)r->id,
             .n_outputs = e->pieces[i].wants_logits ? 1 + e->pieces[i].n_drafted : 0};
-        if (e->pieces[i].n_drafted > 0)
-            e->segments[i].states_after = engine_states_after(e, i, who);
+        if (e->pieces[i].n_drafted > 0) engine_verify_rows(e, i, &e->segments[i]);
         hidden = ask_rows(e, &e->pieces[i], &e->segments[i], hidden);
         n_rows += e->pieces[i].n_tokens;
     }
@@ -77,8 +76,6 @@ static engine_rates_step count_step(engine *e, size_t n, uint32_t n_rows, uint64
         bool is_prompt = e->pieces[i].who->n_run < e->pieces[i].who->n_prompt;
         *(is_prompt ? &step.n_prompt : &step.n_decoded) += rows - e->pieces[i].n_drafted;
     }
-    if (e->guesses != NULL && step.n_prompt == 0)
-        speculate_note_step(e->guesses, n_rows, e->model_ns);
     return step;
 }
 
@@ -234,7 +231,8 @@ static uint32_t take_guessed(engine *e, const scheduler_piece *piece, const mode
         bool goes_on = !r->over && who->phase == SEQUENCE_RUNNING;
         if (!goes_on || guess != who->tokens[who->n_tokens - 1]) break;
     }
-    if (who->phase == SEQUENCE_RUNNING) who->state = s->states_after[n_true];
+    if (who->phase == SEQUENCE_RUNNING)
+        engine_keep_rows(e, (size_t)(s - e->segments), 1 + n_true);
     who->n_drafted = 0;
     scheduler_advance(e->scheduler, who, piece->n_tokens - piece->n_drafted + n_true);
     return n_true;
@@ -291,6 +289,8 @@ status engine_step(engine *e, bool *did_work, error *err) {
         figures.n_decoded += take_piece(e, &e->pieces[i], &e->segments[i], row);
         row += n_outputs;
     }
+    if (e->guesses != NULL && figures.n_prompt == 0)
+        speculate_note_step(e->guesses, n_rows, e->model_ns);
     engine_rates_add(&e->rates, &figures);
     engine_sweep(e);
     engine_begin_vectors(e); /* so that the figures between steps tell that there is work */

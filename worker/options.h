@@ -139,7 +139,7 @@ typedef struct model_options {
                     NULL,                                                                      \
                     "layers of the draft on the GPU: 0 or all of them; -1: all where the "     \
                     "model is"),                                                               \
-        OPTIONS_KEY(s, m, "draft_tokens", CONFIG_INT, draft_tokens, "0", 0, 16, NULL,          \
+        OPTIONS_KEY(s, m, "draft_tokens", CONFIG_INT, draft_tokens, "0", 0, 63, NULL,          \
                     "tokens guessed ahead at most; 0: auto"),                                  \
         OPTIONS_KEY(s, m, "log_level", CONFIG_CHOICE, log_level, "info", 0, 0,                 \
                     "debug|info|warn|error", "lines below it are not written"),                \

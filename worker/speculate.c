@@ -1,6 +1,7 @@
 #include "worker/speculate.h"
 
 #include "common/clock.h"
+#include "worker/row_cost.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,19 +9,20 @@
 enum { MATCHES = 4, CLASSES = MATCHES + DRAFTER_KINDS - 1 };
 
 static const double ALLOWED_LOSS = 3;     /* tokens, and */
-static const double ALLOWED_SHARE = 0.02; /* of all that it gave */
-static const double MOST_CREDIT = 8;      /* tokens won before that may be lost again */
-static const double RATE = 0.15;          /* of a new observation in a share */
+static const double ALLOWED_SHARE = 0.01; /* of all that it gave */
+static const double MOST_CREDIT = 16;     /* tokens won before that may be lost again */
+static const double RATE = 0.12;          /* of a new observation in a share */
 static const double MOST_OUTLIER = 2;     /* means, of a step or guess that was held up */
-static const double GUESSED_SLOPE = 0.3;  /* a row more, in rows, where nothing is known */
 static const double WORTH = 1.06;         /* gain below which no guess is run */
 enum {
     OFF_TOKENS = 64,
     MAX_OFF_SHIFT = 5,
     PLAIN_EVERY = 32, /* steps; one without guesses, to know what that costs now */
-    MAX_ROWS = 256,
     ENOUGH = 3,
     MEASURED = 5,
+    MEASURED_ROWS = 64,
+    LEAST_LEFT =
+        64, /* tokens that are taken to come at least, of an answer of unknown length */
     MEAN_OF = 12
 };
 
@@ -29,6 +31,7 @@ typedef struct track_kind {
     uint32_t off_until; /* n_tokens from which it may be asked again */
     uint32_t off_shift; /* how often it went off */
     uint32_t tried_at;  /* n_tokens when it last had rows */
+    uint32_t n_read;    /* n_tokens when it was last asked: the draft has read those */
 } track_kind;
 
 /* What is known of a sequence. */
@@ -46,31 +49,24 @@ typedef struct track {
 typedef struct plan_entry {
     sequence *who;
     track *track;
-    int32_t *guesses; /* [depth], of a look-up at once, else when they are made */
+    int32_t *guesses; /* [cap_depth], of a look-up at once, else when they are made */
     uint32_t most;    /* guesses that it may have; 0: none */
     uint32_t depth;   /* that it gets */
     uint32_t trial;   /* while they are given out */
     double next;      /* chance that one more after `trial` comes true, and all before it */
 } plan_entry;
 
-/* What steps of so many rows take in the mean. */
-typedef struct step_costs {
-    double mean_ns[MAX_ROWS + 1];
-    uint32_t n_seen[MAX_ROWS + 1];
-    double ns[MAX_ROWS + 1]; /* filled in between, see learn() */
-    bool known;
-} step_costs;
-
 struct speculate {
     drafter *drafters[DRAFTER_KINDS];
-    uint32_t n_places;
-    uint32_t depth;
+    speculate_params params;
     bool fixed;
     track *tracks;                  /* [n_places] */
     double share[CLASSES];          /* of all sequences, where a new one begins */
     double guess_ns[DRAFTER_KINDS]; /* of one guess */
+    double read_ns;                 /* of a row that a draft reads to catch up */
+    int32_t *ends;                  /* [params.n_ends] */
     uint32_t n_guessed[DRAFTER_KINDS];
-    step_costs cost;
+    row_cost cost;
     double row_ns; /* what a row of a guess adds to the step under way */
     /* Of the step under way, [n_places] each; guesses [n_places][cap_depth]. */
     plan_entry *entries;
@@ -82,10 +78,18 @@ struct speculate {
     speculate_stats stats;
 };
 
-status speculate_new(speculate **out, drafter *drafters[DRAFTER_KINDS], uint32_t n_places,
-                     uint32_t depth, error *err) {
+static uint32_t deepest(const speculate_params *p) {
+    uint32_t most = 0;
+    for (int k = 0; k < DRAFTER_KINDS; k++)
+        if (p->depth[k] > most) most = p->depth[k];
+    CHECK(most > 0 && most <= SPECULATE_MAX_DEPTH);
+    return most;
+}
+
+status speculate_new(speculate **out, drafter *drafters[DRAFTER_KINDS],
+                     const speculate_params *params, error *err) {
+    const uint32_t n_places = params->n_places, depth = deepest(params);
     *out = NULL;
-    CHECK(depth > 0 && depth <= SPECULATE_MAX_DEPTH);
     speculate *s = calloc(1, sizeof *s);
     if (s == NULL) {
         for (int k = 0; k < DRAFTER_KINDS; k++)
@@ -93,18 +97,23 @@ status speculate_new(speculate **out, drafter *drafters[DRAFTER_KINDS], uint32_t
         return error_set(err, STATUS_NO_MEMORY, "speculation: no memory");
     }
     memcpy(s->drafters, drafters, sizeof s->drafters);
-    s->n_places = n_places;
-    s->depth = s->cap_depth = depth;
+    s->params = *params;
+    row_cost_init(&s->cost);
+    s->cap_depth = depth;
     s->tracks = calloc(n_places, sizeof *s->tracks);
     s->entries = calloc(n_places, sizeof *s->entries);
     s->asks = calloc(n_places, sizeof *s->asks);
     s->guesses = calloc((size_t)n_places * depth, sizeof *s->guesses);
-    if (s->tracks == NULL || s->entries == NULL || s->asks == NULL || s->guesses == NULL) {
+    s->ends = calloc(params->n_ends + 1, sizeof *s->ends);
+    if (s->tracks == NULL || s->entries == NULL || s->asks == NULL || s->guesses == NULL ||
+        s->ends == NULL) {
         speculate_free(s);
         return error_set(err, STATUS_NO_MEMORY, "speculation: no memory for %u sequences",
                          n_places);
     }
-    static const double prior[CLASSES] = {0.5, 0.65, 0.8, 0.9, 0.75, 0.75};
+    for (size_t i = 0; i < params->n_ends; i++)
+        s->ends[i] = params->ends[i];
+    static const double prior[CLASSES] = {0.5, 0.65, 0.8, 0.95, 0.75, 0.75};
     memcpy(s->share, prior, sizeof s->share);
     *out = s;
     return STATUS_OK;
@@ -114,6 +123,7 @@ void speculate_free(speculate *s) {
     if (s == NULL) return;
     for (int k = 0; k < DRAFTER_KINDS; k++)
         if (s->drafters[k] != NULL) s->drafters[k]->ops->close(s->drafters[k]);
+    free(s->ends);
     free(s->guesses);
     free(s->asks);
     free(s->entries);
@@ -131,15 +141,31 @@ static drafter_kind second_kind(const speculate *s) {
     return s->drafters[DRAFTER_MODEL] != NULL ? DRAFTER_MODEL : DRAFTER_MTP;
 }
 
+/* What reading MEASURED_ROWS rows takes, a first guess included. */
+static status measure_reading(speculate *s, drafter *d, const int32_t *tokens, error *err) {
+    drafter_ask ask = {.key = UINT64_MAX - MEASURED,
+                       .tokens = tokens,
+                       .n_tokens = MEASURED_ROWS,
+                       .n_prompt = MEASURED_ROWS,
+                       .depth = 1,
+                       .guesses = s->guesses};
+    uint64_t begun_ns = clock_thread_ns();
+    status rc = d->ops->guess(d, &ask, 1, err);
+    if (ask.n_read_prompt > 0)
+        s->read_ns = (double)(clock_thread_ns() - begun_ns) / ask.n_read_prompt;
+    return rc;
+}
+
 status speculate_measure(speculate *s, error *err) {
-    int32_t tokens[2] = {0, 0};
+    int32_t tokens[MEASURED_ROWS] = {0};
     drafter_kind kind = second_kind(s);
     drafter *d = s->drafters[kind];
-    for (int i = 0; d != NULL && i < MEASURED; i++) {
+    if (d == NULL) return STATUS_OK;
+    for (int i = 0; i < MEASURED; i++) {
         drafter_ask ask = {.key = UINT64_MAX - (uint64_t)i, /* nobody's */
                            .tokens = tokens,
                            .n_tokens = 2,
-                           .depth = s->depth,
+                           .depth = s->params.depth[kind],
                            .guesses = s->guesses};
         uint64_t begun_ns = clock_thread_ns();
         status rc = d->ops->guess(d, &ask, 1, err);
@@ -148,60 +174,27 @@ status speculate_measure(speculate *s, error *err) {
             add_to_mean(&s->guess_ns[kind], s->n_guessed[kind]++,
                         (double)(clock_thread_ns() - begun_ns) / ask.n_read);
     }
-    return STATUS_OK;
+    return measure_reading(s, d, tokens, err);
 }
 
 void speculate_fix_depth(speculate *s, uint32_t depth) {
-    CHECK(depth <= s->cap_depth);
     s->fixed = true;
-    s->depth = depth;
+    for (int k = 0; k < DRAFTER_KINDS; k++)
+        if (s->params.depth[k] > depth) s->params.depth[k] = depth;
 }
 
 /* --- what a step costs --- */
 
+void speculate_try_step(speculate *s, uint32_t n_rows, uint64_t took_ns) {
+    row_cost_try(&s->cost, n_rows, took_ns);
+}
+
 void speculate_note_step(speculate *s, uint32_t n_rows, uint64_t took_ns) {
-    step_costs *c = &s->cost;
-    if (n_rows == 0 || n_rows > MAX_ROWS) return;
-    add_to_mean(&c->mean_ns[n_rows], c->n_seen[n_rows]++, (double)took_ns);
-}
-
-static double mean_slope(const step_costs *c, uint32_t first, uint32_t last) {
-    double each = c->mean_ns[first] / first;
-    if (first == last) return GUESSED_SLOPE * each;
-    double slope = (c->mean_ns[last] - c->mean_ns[first]) / (last - first);
-    if (slope < 0.02 * each) return 0.02 * each;
-    return slope < each ? slope : each;
-}
-
-/* Costs of all numbers of rows: between those seen often enough a line, beyond them the mean
- * slope; fewer rows never cost more, nor do rows together more than alone. */
-static void learn(step_costs *c) {
-    uint32_t first = 0, last = 0;
-    for (uint32_t r = 1; r <= MAX_ROWS; r++) {
-        if (c->n_seen[r] < ENOUGH) continue;
-        if (first == 0) first = r;
-        for (uint32_t i = last + 1; i < r && last > 0; i++) {
-            double part = (double)(i - last) / (r - last);
-            c->ns[i] = c->mean_ns[last] + part * (c->mean_ns[r] - c->mean_ns[last]);
-        }
-        c->ns[r] = c->mean_ns[r];
-        last = r;
-    }
-    c->known = first > 0;
-    if (!c->known) return;
-    double slope = mean_slope(c, first, last);
-    for (uint32_t r = 1; r < first; r++)
-        c->ns[r] = c->mean_ns[first] - slope * (first - r);
-    for (uint32_t r = last + 1; r <= MAX_ROWS; r++)
-        c->ns[r] = c->mean_ns[last] + slope * (r - last);
-    for (uint32_t r = MAX_ROWS - 1; r > 0; r--)
-        if (c->ns[r] > c->ns[r + 1]) c->ns[r] = c->ns[r + 1];
-    for (uint32_t r = 2; r <= MAX_ROWS; r++)
-        if (c->ns[r] > r * c->ns[1]) c->ns[r] = r * c->ns[1];
+    row_cost_note(&s->cost, n_rows, took_ns, s->n_guessing == 0);
 }
 
 static double step_ns(const speculate *s, size_t n_rows) {
-    return s->cost.ns[n_rows < MAX_ROWS ? n_rows : MAX_ROWS];
+    return row_cost_ns(&s->cost, n_rows);
 }
 
 /* --- what guesses are worth --- */
@@ -250,12 +243,14 @@ static drafter_ask ask_for(const plan_entry *e, uint32_t depth) {
                          .guesses = e->guesses};
 }
 
+static uint32_t smaller(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
 /* Rows that may stand behind the tokens: the last token needs none after it. */
 static uint32_t room_of(const speculate *s, const sequence *who) {
-    uint32_t left = who->cap_tokens - who->n_tokens, most = who->n_states - 1;
-    if (left > 0) left--;
-    if (most > s->depth) most = s->depth;
-    return left < most ? left : most;
+    uint32_t left = who->cap_tokens - who->n_tokens;
+    return smaller(left > 0 ? left - 1 : 0, s->cap_depth);
 }
 
 static status look_up(speculate *s, size_t n, error *err) {
@@ -264,13 +259,22 @@ static status look_up(speculate *s, size_t n, error *err) {
     for (size_t i = 0; i < n; i++) {
         plan_entry *e = &s->entries[i];
         if (e->most == 0 || is_off(s, e->track, DRAFTER_LOOKUP, e->who->n_tokens)) continue;
-        s->asks[n_asks++] = ask_for(e, e->most);
+        s->asks[n_asks++] = ask_for(e, smaller(e->most, s->params.depth[DRAFTER_LOOKUP]));
     }
     if (n_asks == 0) return STATUS_OK;
     uint64_t begun_ns = clock_thread_ns();
     status rc = d->ops->guess(d, s->asks, n_asks, err);
     s->stats.draft_ns[DRAFTER_LOOKUP] += clock_thread_ns() - begun_ns;
     return rc;
+}
+
+/* Guesses before the one that ends the text: behind that nothing is guessed, and itself it needs
+ * no row. */
+static uint32_t before_end(const speculate *s, const int32_t *guesses, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        for (size_t e = 0; e < s->params.n_ends; e++)
+            if (guesses[i] == s->ends[e]) return i;
+    return n;
 }
 
 /* Who guesses for each entry, and how many it may have. */
@@ -281,13 +285,13 @@ static void choose_kinds(speculate *s, size_t n) {
         plan_entry *e = &s->entries[i];
         uint32_t found = 0, n_tokens = e->who->n_tokens;
         if (e->most > 0 && !is_off(s, e->track, DRAFTER_LOOKUP, n_tokens)) {
-            found = ask->n_guesses;
+            found = before_end(s, ask->guesses, ask->n_guesses);
             e->track->class = class_of(DRAFTER_LOOKUP, ask->match);
             ask++;
         }
         e->track->kind = DRAFTER_LOOKUP;
         if (found == 0 && !is_off(s, e->track, other, n_tokens)) {
-            found = e->most;
+            found = smaller(e->most, s->params.depth[other]);
             e->track->kind = other;
             e->track->class = class_of(other, 0);
         }
@@ -295,10 +299,57 @@ static void choose_kinds(speculate *s, size_t n) {
     }
 }
 
+/* What its kind may still lose for a sequence. */
+static double left_ns(const speculate *s, const plan_entry *e) {
+    const track_kind *k = &e->track->kinds[e->track->kind];
+    return (k->balance + allowed_loss(e->track, e->who->n_tokens)) * s->token_ns;
+}
+
+/* What a draft needs to read what it does not know yet. */
+static double catch_up_ns(const speculate *s, const plan_entry *e) {
+    if (e->track->kind != DRAFTER_MODEL) return 0;
+    return (e->who->n_tokens - e->track->kinds[DRAFTER_MODEL].n_read) * s->read_ns;
+}
+
+/* All of them may be wrong: what is left to lose bounds them, but for one. */
+static void bound_risks(speculate *s, size_t n) {
+    for (size_t i = 0; i < n && !s->fixed; i++) {
+        plan_entry *e = &s->entries[i];
+        const drafter_kind kind = e->track->kind;
+        double ns = step_ns(s, n) + left_ns(s, e);
+        uint32_t most = 1;
+        while (most < e->most &&
+               step_ns(s, n + most + 1) + (most + 1) * s->guess_ns[kind] <= ns)
+            most++;
+        e->most = smaller(e->most, most);
+    }
+}
+
+/* Guesses of a step at most; beyond some number nobody knows what rows cost. */
+static size_t room_of_step(const speculate *s, size_t n) {
+    size_t known = n < ROW_COST_MAX ? ROW_COST_MAX - n : 0;
+    return known < s->params.step_guesses ? known : s->params.step_guesses;
+}
+
+/* A draft that has much to read must win that back: the answer is taken to get twice as long as
+ * it is.  gain: of the rate of tokens, by the depths chosen. */
+static void refuse_reading(speculate *s, size_t n, double gain) {
+    for (size_t i = 0; i < n && !s->fixed; i++) {
+        plan_entry *e = &s->entries[i];
+        double ns = catch_up_ns(s, e), so_far = e->who->n_tokens - e->who->n_prompt;
+        double to_come = so_far > LEAST_LEFT ? so_far : LEAST_LEFT;
+        if (e->who->cap_tokens - e->who->n_tokens < to_come)
+            to_come = e->who->cap_tokens - e->who->n_tokens;
+        if (e->depth > 0 && ns > left_ns(s, e) && ns > (1 - 1 / gain) * to_come * s->token_ns)
+            e->depth = 0;
+    }
+}
+
 /* Rows are given to the likeliest guess, whoever's, while tokens for the time grow. */
 static void choose_depths(speculate *s, size_t n) {
-    size_t rows = n;
-    double tokens = (double)n, draft_ns = 0, best = WORTH * tokens / step_ns(s, n);
+    size_t rows = n, most_rows = n + room_of_step(s, n);
+    const double plain = (double)n / step_ns(s, n);
+    double tokens = (double)n, draft_ns = 0, best = WORTH * plain;
     for (size_t i = 0; i < n; i++) {
         plan_entry *e = &s->entries[i];
         e->depth = e->trial = 0;
@@ -310,26 +361,28 @@ static void choose_depths(speculate *s, size_t n) {
             plan_entry *e = &s->entries[i];
             if (e->trial < e->most && (most == NULL || e->next > most->next)) most = e;
         }
-        if (most == NULL) return;
+        if (most == NULL || rows == most_rows) break;
         most->trial++;
         rows++;
         tokens += most->next;
         most->next *= most->track->share[most->track->class];
         draft_ns += s->guess_ns[most->track->kind];
         double rate = tokens / (step_ns(s, rows) + draft_ns);
-        if (rate < 0.8 * best) return;
+        if (rate < 0.8 * best) break;
         if (rate < best) continue;
         best = rate;
         for (size_t i = 0; i < n; i++)
             s->entries[i].depth = s->entries[i].trial;
     }
+    refuse_reading(s, n, best / plain);
 }
 
 /* Whether guesses would pay if they all came true. */
 static bool may_pay(const speculate *s, size_t n, drafter_kind kind) {
-    double now = (double)n / step_ns(s, n), depth = s->depth;
-    double all = (double)n * (1 + depth);
-    double ns = step_ns(s, n * (1 + s->depth)) + (all - (double)n) * s->guess_ns[kind];
+    size_t most = n * s->params.depth[kind], room = room_of_step(s, n);
+    if (most > room) most = room;
+    double now = (double)n / step_ns(s, n), all = (double)(n + most);
+    double ns = step_ns(s, n + most) + (double)most * s->guess_ns[kind];
     double one = (double)(n + 1) / (step_ns(s, n + 1) + s->guess_ns[kind]);
     return all / ns > WORTH * now || one > WORTH * now;
 }
@@ -337,12 +390,22 @@ static bool may_pay(const speculate *s, size_t n, drafter_kind kind) {
 /* What is tried whatever is thought of it: all where the depth is fixed, one where what is
  * known is old and a guess may pay at all. */
 static void choose_trials(speculate *s, size_t n) {
+    size_t room = room_of_step(s, n);
+    for (size_t i = 0; i < n && !s->fixed; i++)
+        room -= s->entries[i].depth;
     for (size_t i = 0; i < n; i++) {
         plan_entry *e = &s->entries[i];
         drafter_kind kind = e->track->kind;
-        if (s->fixed) e->depth = e->most;
-        if (e->depth > 0 || e->most == 0) continue;
-        if (is_stale(e->track, kind, e->who->n_tokens) && may_pay(s, n, kind)) e->depth = 1;
+        uint32_t most = e->most < room ? e->most : (uint32_t)room;
+        if (s->fixed) {
+            e->depth = most;
+            room -= most;
+        } else if (e->depth == 0 && most > 0 && may_pay(s, n, kind) &&
+                   is_stale(e->track, kind, e->who->n_tokens) &&
+                   catch_up_ns(s, e) <= left_ns(s, e)) {
+            e->depth = 1;
+            room--;
+        }
     }
 }
 
@@ -375,15 +438,15 @@ static status draft(speculate *s, size_t n, error *err) {
         if (e->track->kind != kind || e->depth == 0) continue;
         double share = ns / n_read < s->guess_ns[kind] ? ns / n_read : s->guess_ns[kind];
         charge(s, e->track, kind, share * ask->n_read);
-        e->depth = ask->n_guesses < e->depth ? ask->n_guesses : e->depth;
+        e->track->kinds[kind].n_read = ask->n_tokens;
+        e->depth = before_end(s, ask->guesses, smaller(ask->n_guesses, e->depth));
         ask++;
     }
     return rc;
 }
 
 status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err) {
-    CHECK(n <= s->n_places);
-    learn(&s->cost);
+    CHECK(n <= s->params.n_places);
     s->token_ns = n > 0 ? step_ns(s, n) / (double)n : 0;
     for (size_t i = 0; i < n; i++) {
         s->entries[i] = (plan_entry){.who = who[i],
@@ -393,10 +456,11 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
         who[i]->n_drafted = 0;
     }
     /* Without one step to compare with nothing can be weighed. */
-    if (n == 0 || (!s->cost.known && !s->fixed)) return STATUS_OK;
+    if (n == 0 || (!row_cost_is_known(&s->cost) && !s->fixed)) return STATUS_OK;
     status rc = look_up(s, n, err);
     if (rc != STATUS_OK) return rc;
     choose_kinds(s, n);
+    bound_risks(s, n);
     choose_depths(s, n);
     choose_trials(s, n);
     bool plain = !s->fixed && s->n_guessing >= PLAIN_EVERY;

@@ -60,6 +60,13 @@ static void add_conversations(void) {
 
 #define ASK(text) "{\"messages\":[{\"role\":\"user\",\"content\":\"" text "\"}],"
 #define COUNT     ASK("Count from 1 to 30.")
+/* What look-up finds whole, in steps of tens of rows. */
+#define AGAIN                                                                                  \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"Count from 1 to 30.\"},"                  \
+    "{\"role\":\"assistant\",\"content\":\"1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 "   \
+    "20 21 22 23 24 25 26 27 28 29 30\"},"                                                     \
+    "{\"role\":\"user\",\"content\":\"Count from 1 to 30.\"}],"                                \
+    "\"chat_template_kwargs\":{\"enable_thinking\":false},"
 
 /* Everything that has a say in a token. */
 static void add_others(void) {
@@ -92,6 +99,9 @@ static void add_others(void) {
                                                                ",\"additionalProperties\":"
                                                                "false}}}}");
     add_body(WIRE_CHAT, COUNT "\"temperature\":0,\"max_tokens\":7}");
+    add_body(WIRE_CHAT, AGAIN "\"temperature\":0,\"max_tokens\":100}");
+    add_body(WIRE_CHAT, AGAIN "\"temperature\":0.3,\"seed\":4,\"frequency_penalty\":0.05,"
+                              "\"stop\":[\"24 2\"],\"max_tokens\":100}");
     add_body(WIRE_COMPLETION, "{\"prompt\":\"1 2 3 4 1 2 3 4 1 2 3 4\",\"temperature\":0,"
                               "\"max_tokens\":50,\"ignore_eos\":true}");
     add_body(WIRE_COMPLETION, "{\"prompt\":\"a b a b a b a b\",\"temperature\":1.5,\"seed\":9,"
@@ -185,6 +195,7 @@ static void look_up_changes_no_token(void **state) {
     (void)state;
     check(SPECULATE_LOOKUP, 2, true, 1);
     check(SPECULATE_LOOKUP, 8, true, 4);
+    check(SPECULATE_LOOKUP, 40, true, 2);
 }
 
 static void a_draft_changes_no_token(void **state) {
@@ -383,8 +394,8 @@ static void what_cannot_guess_is_refused_with_the_reason(void **state) {
     params.draft_path = "deploy/models/missing.gguf";
     assert_refused(&params, "missing.gguf");
     params.draft_path = "deploy/models/draft.gguf";
-    params.draft_tokens = 17;
-    assert_refused(&params, "draft_tokens = 17");
+    params.draft_tokens = 64;
+    assert_refused(&params, "draft_tokens = 64");
     params.draft_tokens = 16;
     params.ram_mib = 64;
     assert_refused(&params, "MiB");

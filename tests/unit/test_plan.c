@@ -67,7 +67,8 @@ static void assert_adds_up(const memory_plan *plan, const plan_request *r) {
     assert_true(plan->n_context <= plan->n_pages * MODEL_PAGE_TOKENS);
     assert_true(plan->n_context >= MODEL_PAGE_TOKENS);
     assert_int_equal(plan->chunk_tokens % MODEL_CHUNK_TOKENS, 0);
-    assert_int_equal(plan->max_rows, plan->chunk_tokens + plan->n_states);
+    assert_int_equal(plan->max_outputs, plan->n_sequences + plan->n_step_guesses);
+    assert_int_equal(plan->max_rows, plan->chunk_tokens + plan->max_outputs);
 }
 
 static void plan_on_card(memory_plan *plan, const plan_request *r) {

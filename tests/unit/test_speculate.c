@@ -55,10 +55,10 @@ typedef struct world {
     speculate *s;
     double_drafter *drafter;
     sequence sequences[MAX_SEQUENCES];
-    uint32_t states[1 + DEPTH];
     uint32_t n;
-    double slope; /* of a row, in the first row's cost */
-    double spent; /* first rows' costs */
+    uint32_t n_last; /* guesses of the last step */
+    double slope;    /* of a row, in the first row's cost */
+    double spent;    /* first rows' costs */
     uint64_t n_rows, n_steps;
 } world;
 
@@ -66,8 +66,8 @@ static double cost_of(const world *w, uint32_t n_rows) {
     return 1 + w->slope * (n_rows - 1);
 }
 
-static void world_open(world *w, drafter_kind kind, bool (*is_right)(uint32_t), uint32_t n,
-                       double slope) {
+static void world_open_to(world *w, drafter_kind kind, bool (*is_right)(uint32_t), uint32_t n,
+                          double slope, uint32_t depth, uint32_t step_guesses) {
     memset(w, 0, sizeof *w);
     w->drafter = calloc(1, sizeof *w->drafter);
     assert_non_null(w->drafter);
@@ -75,7 +75,10 @@ static void world_open(world *w, drafter_kind kind, bool (*is_right)(uint32_t), 
     drafter *kinds[DRAFTER_KINDS] = {0};
     kinds[kind] = &w->drafter->base;
     error err = {0};
-    assert_int_equal(speculate_new(&w->s, kinds, MAX_SEQUENCES, DEPTH, &err), STATUS_OK);
+    const speculate_params params = {.n_places = MAX_SEQUENCES,
+                                     .depth = {depth, depth, depth},
+                                     .step_guesses = step_guesses};
+    assert_int_equal(speculate_new(&w->s, kinds, &params, &err), STATUS_OK);
     w->n = n;
     w->slope = slope;
     for (uint32_t i = 0; i < n; i++) {
@@ -90,12 +93,14 @@ static void world_open(world *w, drafter_kind kind, bool (*is_right)(uint32_t), 
         q->phase = SEQUENCE_RUNNING;
         q->group = i;
         q->arrival = i;
-        q->states = w->states;
-        q->n_states = 1 + DEPTH;
     }
-    for (int round = 0; round < 5; round++)
-        for (uint32_t rows = 1; rows <= n * (1 + DEPTH); rows++)
-            speculate_note_step(w->s, rows, (uint64_t)(cost_of(w, rows) * 1e6));
+    for (uint32_t rows = 1; rows <= n + step_guesses; rows++)
+        speculate_try_step(w->s, rows, (uint64_t)(cost_of(w, rows) * 1e6));
+}
+
+static void world_open(world *w, drafter_kind kind, bool (*is_right)(uint32_t), uint32_t n,
+                       double slope) {
+    world_open_to(w, kind, is_right, n, slope, DEPTH, n * DEPTH);
 }
 
 static void world_close(world *w) {
@@ -126,6 +131,7 @@ static void step(world *w) {
         speculate_take(w->s, q, q->n_drafted, n_true);
         q->n_drafted = 0;
     }
+    w->n_last = n_rows - w->n;
     w->spent += cost_of(w, n_rows);
     w->n_rows += n_rows;
     w->n_steps++;
@@ -274,11 +280,73 @@ static void nobody_gets_guesses_beyond_its_end(void **state) {
         assert_int_equal(speculate_guess(w.s, &q, 1, &err), STATUS_OK);
         assert_int_equal(q->n_drafted, left - 1 < DEPTH ? left - 1 : DEPTH);
     }
-    q->cap_tokens = CAP;
-    q->n_states = 3;
-    assert_int_equal(speculate_guess(w.s, &q, 1, &err), STATUS_OK);
-    assert_int_equal(q->n_drafted, 2);
     world_close(&w);
+}
+
+/* While all comes true the rows of a step grow by a factor, up to the limit. */
+static void what_is_copied_gets_more_rows_step_by_step(void **state) {
+    (void)state;
+    world w;
+    uint32_t before = 0, n_steps = 0;
+    world_open_to(&w, DRAFTER_LOOKUP, always, 1, 0.25, SPECULATE_MAX_DEPTH,
+                  SPECULATE_MAX_DEPTH);
+    step(&w);
+    assert_in_range(w.n_last, 4, 12);
+    for (; w.n_last < SPECULATE_MAX_DEPTH; n_steps++) {
+        before = w.n_last;
+        step(&w);
+        if (n_steps < 2) assert_true(w.n_last >= before + before / 2);
+        assert_true(n_steps < 6);
+    }
+    run_until(&w, 2000);
+    assert_true(speed_up(&w) > 3.2);
+    world_close(&w);
+}
+
+static bool until_80_of_100(uint32_t position) {
+    return position % 100 < 80;
+}
+
+/* However deep it may go, a step that is all wrong costs no more than was left to lose. */
+static void one_wrong_step_costs_what_was_left_to_lose(void **state) {
+    (void)state;
+    bool (*const rights[])(uint32_t) = {never, half, until_500, from_1000, until_80_of_100};
+    const double slopes[] = {0.1, 0.3, 0.6};
+    for (size_t i = 0; i < sizeof rights / sizeof rights[0]; i++) {
+        for (size_t j = 0; j < sizeof slopes / sizeof slopes[0]; j++) {
+            world w;
+            world_open_to(&w, DRAFTER_LOOKUP, rights[i], 1, slopes[j], SPECULATE_MAX_DEPTH,
+                          SPECULATE_MAX_DEPTH);
+            double lost = 0;
+            while (w.sequences[0].n_tokens < 1500) {
+                step(&w);
+                double n = w.sequences[0].n_tokens - w.sequences[0].n_prompt;
+                if (w.spent - n > lost) lost = w.spent - n;
+                if (w.spent - n > 4 + 0.012 * n)
+                    fail_msg("%d, slope %g: %.1f lost of %.0f", (int)i, slopes[j], w.spent - n,
+                             n);
+            }
+            assert_true(lost < 25);
+            world_close(&w);
+        }
+    }
+}
+
+/* Rows of a step have a limit for all; whoever is likelier gets them. */
+static void all_together_get_no_more_than_a_step_takes(void **state) {
+    (void)state;
+    const bool fixed[] = {false, true};
+    for (size_t i = 0; i < 2; i++) {
+        world w;
+        world_open_to(&w, DRAFTER_LOOKUP, always, MAX_SEQUENCES, 0.02, 40, 50);
+        if (fixed[i]) speculate_fix_depth(w.s, 40);
+        for (int n = 0; n < 30; n++) {
+            step(&w);
+            assert_true(w.n_last <= 50);
+        }
+        assert_true(w.n_last == 50 || w.n_last == 0); /* now and then a step is plain */
+        world_close(&w);
+    }
 }
 
 /* --- look-up --- */
@@ -377,6 +445,9 @@ int main(void) {
         cmocka_unit_test(what_turns_bad_ends_and_what_turns_good_is_found_again),
         cmocka_unit_test(a_full_batch_gets_fewer_guesses_each),
         cmocka_unit_test(nobody_gets_guesses_beyond_its_end),
+        cmocka_unit_test(what_is_copied_gets_more_rows_step_by_step),
+        cmocka_unit_test(one_wrong_step_costs_what_was_left_to_lose),
+        cmocka_unit_test(all_together_get_no_more_than_a_step_takes),
         cmocka_unit_test(look_up_takes_the_longest_agreement_then_the_nearest),
         cmocka_unit_test(look_up_goes_on_with_what_it_guessed_itself),
         cmocka_unit_test(look_up_knows_nothing_of_another_sequence),

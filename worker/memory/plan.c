@@ -18,6 +18,11 @@ uint64_t plan_n_experts(const model_config *config) {
     return config->moe ? (uint64_t)config->n_layers * config->n_experts : 0;
 }
 
+uint64_t plan_remembered_bytes(const model_config *config) {
+    uint64_t floats = (uint64_t)config->conv_dim + 2 * (uint64_t)config->n_value_heads;
+    return config->n_linear_layers * ((floats + 15) / 16 * 16) * sizeof(float);
+}
+
 uint64_t plan_page_bytes(const model_config *config, kv_type kv) {
     return kv_layer_bytes((uint32_t)kv, config->n_kv_heads, config->head_dim) *
            (uint64_t)config->n_full_layers;
@@ -190,7 +195,7 @@ static void add_draft_line(memory_plan *plan, const plan_request *r, uint32_t n_
     uint64_t bytes = r->draft_bytes + n_pages * r->draft_page_bytes;
     if (bytes == 0) return;
     char *note = add_line(plan, "draft model", PLAN_RAM, bytes);
-    (void)snprintf(note, NOTE_BYTES, "its file and states; up to %u guesses", r->n_guesses);
+    (void)snprintf(note, NOTE_BYTES, "its file and states");
 }
 
 static void add_expert_lines(memory_plan *plan, const model_config *c, const model_weights *w) {
@@ -218,6 +223,12 @@ static void add_fixed_lines(memory_plan *plan, const model_config *c, const mode
     uint32_t n_states = plan->n_states + plan->n_snapshots;
     note = add_line(plan, "recurrent states", PLAN_RAM, n_states * state);
     (void)snprintf(note, NOTE_BYTES, "%u of %" PRIu64 " bytes", n_states, state);
+    if (plan->n_remembered > 0) {
+        note = add_line(plan, "remembered rows", PLAN_RAM,
+                        plan->n_remembered * plan_remembered_bytes(c));
+        (void)snprintf(note, NOTE_BYTES, "%u, for up to %u guesses of a sequence",
+                       plan->n_remembered, plan->n_guesses);
+    }
     add_draft_line(plan, r, 0); /* the model's pages are planned with the draft's */
     note = add_line(plan, "workspace", PLAN_RAM, plan->max_rows * row_bytes(c));
     (void)snprintf(note, NOTE_BYTES, "%u rows a step, an estimate", plan->max_rows);
@@ -550,6 +561,16 @@ static status plan_cuda(memory_plan *plan, const model_config *c, const model_we
     return STATUS_OK;
 }
 
+static void plan_guesses(memory_plan *out, const plan_request *r) {
+    uint32_t n = r->n_sequences;
+    bool remembers = r->remembers_guesses && r->n_guesses > 0;
+    out->n_guesses = r->n_guesses;
+    out->n_step_guesses = r->n_step_guesses > 0 ? r->n_step_guesses : n * r->n_guesses;
+    out->n_remembered = remembers ? n + out->n_step_guesses : 0;
+    out->states_each = remembers ? 2 : 1 + r->n_guesses;
+    out->n_states = n * out->states_each;
+}
+
 static status make(memory_plan *out, const model_config *config, const model_weights *weights,
                    const plan_request *request, error *err) {
     memset(out, 0, sizeof *out);
@@ -559,14 +580,13 @@ static status make(memory_plan *out, const model_config *config, const model_wei
     }
     out->budget_bytes = request->ram_bytes;
     out->n_sequences = request->n_sequences;
-    out->n_guesses = request->n_guesses;
-    out->n_states = request->n_sequences * (1 + request->n_guesses);
+    plan_guesses(out, request);
     out->n_snapshots = request->prefix_ram_mib != 0 ? request->prefix_states : 0;
     /* Pieces of a prompt end at multiples of a chunk, so a step holds at least one. */
     out->chunk_tokens = request->chunk_tokens / MODEL_CHUNK_TOKENS * MODEL_CHUNK_TOKENS;
     if (out->chunk_tokens == 0) out->chunk_tokens = MODEL_CHUNK_TOKENS;
-    out->max_rows = out->chunk_tokens + out->n_states;
-    out->max_outputs = out->n_states;
+    out->max_outputs = out->n_sequences + out->n_step_guesses;
+    out->max_rows = out->chunk_tokens + out->max_outputs;
     status rc = plan_slots(out, config, request, err);
     if (rc != STATUS_OK) return rc;
     if (request->backend == BACKEND_CUDA) return plan_cuda(out, config, weights, request, err);

@@ -19,7 +19,9 @@
 typedef struct plan_request {
     uint32_t n_context;        /* 0: as much of the trained context as memory allows */
     uint32_t n_sequences;      /* running at once */
-    uint32_t n_guesses;        /* of a sequence in a step: rows and states more */
+    uint32_t n_guesses;        /* of a sequence in a step */
+    uint32_t n_step_guesses;   /* of all in a step: rows more; 0: as many for each */
+    bool remembers_guesses;    /* a state more for each sequence; else one a guess */
     uint64_t draft_bytes;      /* of a draft model: its file and states, and */
     uint64_t draft_page_bytes; /* as many pages as the model has */
     uint64_t draft_vram_bytes; /* of a draft on the GPU: all it has there */
@@ -61,7 +63,10 @@ typedef struct memory_plan {
     uint32_t n_pages;
     uint32_t n_sequences;
     uint32_t n_guesses;
-    uint32_t n_states;     /* of each sequence one, and one a guess */
+    uint32_t n_step_guesses;
+    uint32_t n_remembered; /* rows of a step: see model_replay() */
+    uint32_t states_each;  /* of a sequence */
+    uint32_t n_states;
     uint32_t n_slots;      /* 0: experts are read where they lie */
     bool pins_experts;     /* on a GPU: every expert's record stays in pinned RAM, and there is
                         * room for the file's pages beside them */
@@ -93,6 +98,8 @@ status plan_vram_budget(plan_request *request, uint64_t vram_mib, error *err);
 /* Records that a tier above the disk has at least: a layer's experts and some under way. */
 uint32_t plan_least_records(const model_config *config);
 
+/* Bytes of a remembered row, all linear layers. */
+uint64_t plan_remembered_bytes(const model_config *config);
 /* Bytes of one KV page, all full-attention layers. */
 uint64_t plan_page_bytes(const model_config *config, kv_type kv);
 /* Layers times experts; 0 for a dense model. */
