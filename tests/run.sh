@@ -6,10 +6,10 @@
 # NAME is a program in BUILD/tests (unit/test_wire), a fuzz target whose corpus is
 # replayed (fuzz/fuzz_wire) or a script in tests (fleet/test_x.sh, clients/test_x.mjs).
 # Logs go to BUILD/test-logs; those of failed ones are shown.  What a script could not
-# test on this machine it names in lines 'skipped ...'; they are shown and counted.  Three
-# lanes run side by side: the chaos test, what starts fleets and mostly waits, and the rest,
-# which computes and so steps back for them.  The last line is 'N passed, N failed'; the exit
-# code is 1 when anything failed.
+# test on this machine it names in lines 'skipped ...'; they are shown and counted.  Four
+# lanes run side by side: the chaos test, what starts fleets and mostly waits, and two that share
+# the rest, which computes and so steps back for them.  The last line is 'N passed, N failed'; the
+# exit code is 1 when anything failed.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=$1
@@ -58,26 +58,28 @@ run() { # NAME PRIORITY
 }
 
 lane_of() {
-    case $1 in fleet/test_chaos.mjs) echo 0 ;; fleet/* | browser/*) echo 1 ;; *) echo 2 ;; esac
+    case $1 in fleet/test_chaos.mjs) echo chaos ;; fleet/* | browser/*) echo fleets ;; *) echo rest ;; esac
 }
 
-# All of one lane, one after the other; its counts go to a file.
-lane() { # LANE NAME...
-    lane=$1 priority=0
-    shift
-    [ "$lane" -lt 2 ] || priority=5
+# What of a kind nobody has taken yet, one after the other; the counts go to a file.
+lane() { # LANE KIND PRIORITY NAME...
+    lane=$1 kind=$2 priority=$3
+    shift 3
     for name in "$@"; do
-        [ "$(lane_of "$name")" != "$lane" ] || run "$name" "$priority"
+        [ "$(lane_of "$name")" = "$kind" ] || continue
+        ! mkdir "$logs/taken/$(echo "$name" | tr '/' '-')" 2>/dev/null || run "$name" "$priority"
     done
     echo "$passed $failed $skipped" >"$logs/lane-$lane.count"
 }
 
-rm -f "$logs"/lane-*.count
-for lane in 0 1 2; do
-    lane "$lane" "$@" &
-done
+rm -rf "$logs"/lane-*.count "$logs/taken"
+mkdir "$logs/taken"
+lane 0 chaos 0 "$@" &
+lane 1 fleets 0 "$@" &
+lane 2 rest 10 "$@" &
+lane 3 rest 10 "$@" &
 wait
-for lane in 0 1 2; do
+for lane in 0 1 2 3; do
     p=0 f=1 k=0 # a lane that could not tell has failed
     read -r p f k <"$logs/lane-$lane.count" || f=1
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + k))
