@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 void engine_end_request(engine *e, request *r, const request_fault *fault) {
+    if (r == e->ahead) e->ahead = NULL;
     if (fault == NULL) engine_note_held(e, r);
     for (uint32_t i = 0; i < r->n_choices; i++)
         scheduler_remove(e->scheduler, &r->choices[i].timeline);
@@ -25,7 +26,7 @@ void engine_sweep(engine *e) {
             continue;
         }
         *at = r->next;
-        request_free(r);
+        if (!engine_keep_for_ahead(e, r)) request_free(r);
     }
 }
 
@@ -38,7 +39,7 @@ request_fault engine_fault(uint32_t http_status, const char *code, bool retryabl
 
 static request *find_request(engine *e, uint64_t id, uint64_t epoch) {
     for (request *r = e->requests; r != NULL; r = r->next) {
-        if (r->id == id && r->epoch == epoch && !r->over) return r;
+        if (r->id == id && r->epoch == epoch && !r->over && !r->ahead) return r;
     }
     return NULL;
 }
@@ -54,6 +55,7 @@ static void schedule(engine *e, request *r) {
 }
 
 static void start_request(engine *e, request *r) {
+    engine_leave_ahead(e);
     r->next = e->requests;
     e->requests = r;
     if (!engine_fetch_prefix(e, r)) schedule(e, r);

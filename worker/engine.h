@@ -59,6 +59,7 @@ typedef struct engine_params {
     uint32_t prefix_states;   /* of the model, for the newest of them */
     uint64_t prefix_disk_mib; /* the same on disk; 0: none */
     const char *prefix_disk_dir;
+    bool prefix_ahead;            /* run an answer as what the next turn begins with */
     uint32_t prefix_every_tokens; /* between snapshots in long prompts; 0: at messages alone */
     embedding_pooling pooling;
     speculate_wish speculate;

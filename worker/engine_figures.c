@@ -18,6 +18,11 @@ void engine_read_stats(engine *e, engine_stats *out) {
     out->running = scheduler_n_running(e->scheduler);
     out->waiting = scheduler_n_waiting(e->scheduler) + engine_n_fetching(e);
     out->free_sequences = scheduler_n_free(e->scheduler);
+    if (e->ahead != NULL) { /* it gives way to whoever comes */
+        bool runs = e->ahead->choices[0].timeline.phase == SEQUENCE_RUNNING;
+        *(runs ? &out->running : &out->waiting) -= 1;
+        out->free_sequences += runs;
+    }
     out->kv_pages_total = kv_pages_total(e->pages);
     out->kv_pages_free = kv_pages_available(e->pages);
     if (e->prefixes != NULL) {

@@ -296,6 +296,7 @@ void engine_close(engine *e) {
         if (!r->over) engine_end_request(e, r, &closing);
     }
     engine_sweep(e);
+    engine_forget_answered(e);
     free(e->masked);
     free(e->best);
     free(e->fork_row);

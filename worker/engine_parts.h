@@ -6,6 +6,7 @@
  *   engine_vectors.c  the same for inputs of vector requests
  *   engine_memory.c   sequences give up what they hold, and get it back
  *   engine_prefix.c   what prompts have in common need not run again
+ *   engine_ahead.c    the next turn's beginning runs while nobody wants anything
  *   engine_poison.c   tests have what nobody owns filled with NaN
  *   engine_speculate.c  who guesses, and for whom
  *   engine_figures.c  what others want to know of it, and its own measurement
@@ -45,6 +46,8 @@ struct engine {
     scheduler *scheduler;
     request_context context;
     request *requests; /* newest first */
+    request *answered; /* over: what they began may run ahead; newest first */
+    request *ahead;    /* of requests, the one that runs ahead; NULL: none */
     uint64_t loading_since_ms;
     uint64_t seed;
     uint64_t n_submitted;
@@ -95,6 +98,16 @@ void engine_start_fetched(engine *e);
 /* Note in r which of its prompt's beginnings are held, and which of any are no more, before it
  * is told. */
 void engine_note_held(engine *e, request *r);
+
+/* Take over a request that is over, if the next turn's beginning is worth running. */
+bool engine_keep_for_ahead(engine *e, request *r);
+void engine_forget_answered(engine *e);
+/* With nothing else to do: give the scheduler such a beginning.  False: there is none. */
+bool engine_begin_ahead(engine *e);
+/* A piece of it has run; it may be done then. */
+void engine_advance_ahead(engine *e, const scheduler_piece *piece);
+/* Somebody comes: it waits again, and what it has done is kept. */
+void engine_leave_ahead(engine *e);
 
 /* What a draft takes where it will compute, and how many guesses are planned for it; for plans
  * of an engine that is not opened, too.  Refuses a draft whose vocabulary is not target's. */

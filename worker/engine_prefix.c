@@ -36,12 +36,17 @@ static uint32_t find(void *context, const sequence *who) {
            MODEL_PAGE_TOKENS;
 }
 
+static bool is_background(const sequence *who) {
+    return who->priority == SEQUENCE_BACKGROUND;
+}
+
 static uint32_t begin(void *context, sequence *who) {
     engine *e = context;
     request *r = who->owner;
     if (who->runs_whole) return 0;
-    uint32_t n = prefix_cache_begin(e->prefixes, who->tokens, who->n_prompt, who->priority != 0,
+    uint32_t n = prefix_cache_begin(e->prefixes, who->tokens, who->n_prompt, is_background(who),
                                     who->state, who->pages);
+    if (!r->ahead) prefix_cache_count(e->prefixes, who->n_prompt, n);
     who->n_pages = n / MODEL_PAGE_TOKENS;
     bool is_first = r->vectors == NULL && who->choice == 0 && r->started_ns == 0;
     if (is_first) r->n_cached = n;
@@ -51,7 +56,7 @@ static uint32_t begin(void *context, sequence *who) {
 
 static void at_stop(void *context, sequence *who) {
     engine *e = context;
-    (void)prefix_cache_keep(e->prefixes, who->tokens, who->n_run, who->priority != 0,
+    (void)prefix_cache_keep(e->prefixes, who->tokens, who->n_run, is_background(who),
                             who->state, who->pages);
 }
 
@@ -111,7 +116,7 @@ bool engine_fetch_prefix(engine *e, request *r) {
     if (e->prefixes == NULL || r->n_choices == 0) return false;
     prefix_cache_poll(e->prefixes, 0);
     const sequence *s = prompt_of(r);
-    r->is_fetching = prefix_cache_fetch(e->prefixes, s->tokens, s->n_prompt, s->priority != 0);
+    r->is_fetching = prefix_cache_fetch(e->prefixes, s->tokens, s->n_prompt, is_background(s));
     return r->is_fetching;
 }
 

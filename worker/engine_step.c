@@ -17,6 +17,10 @@ static float *ask_rows(const engine *e, const scheduler_piece *piece, model_segm
                        float *place) {
     const request *r = piece->who->owner;
     if (r->vectors != NULL) return engine_ask_vectors(piece, s, place);
+    if (r->ahead) {
+        s->n_outputs = 0;
+        return place;
+    }
     if (e->guesses == NULL || !speculate_wants_rows(e->guesses)) return place;
     s->n_hidden = s->n_tokens;
     s->hidden = place;
@@ -245,6 +249,10 @@ static uint32_t take_piece(engine *e, const scheduler_piece *piece, const model_
     const request *r = who->owner;
     bool decodes = who->n_run >= who->n_prompt;
     uint32_t n_true = 0;
+    if (r->ahead) {
+        engine_advance_ahead(e, piece);
+        return 0;
+    }
     if (piece->n_drafted > 0 && !r->over) {
         n_true = take_guessed(e, piece, s, row);
     } else {
@@ -271,7 +279,7 @@ status engine_step(engine *e, bool *did_work, error *err) {
     engine_guess(e);
     size_t n = scheduler_plan(e->scheduler, e->pieces);
     if (n == 0) {
-        *did_work = engine_wait_fetching(e);
+        *did_work = engine_wait_fetching(e) || engine_begin_ahead(e);
         return STATUS_OK;
     }
     *did_work = true;

@@ -165,6 +165,7 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
                          "prefix.disk_mib = %lld needs prefix.disk_dir, a folder",
                          (long long)o->prefix_disk_mib);
     out->prefix_every_tokens = (uint32_t)o->prefix_every_tokens;
+    out->prefix_ahead = o->prefix_ahead;
     out->pooling = strcmp(o->pooling, "mean") == 0   ? POOLING_MEAN
                    : strcmp(o->pooling, "last") == 0 ? POOLING_LAST
                                                      : POOLING_AUTO;

@@ -40,6 +40,7 @@ typedef struct model_options {
     const char *pooling;
     int64_t prefix_ram_mib;
     int64_t prefix_every_tokens;
+    bool prefix_ahead;
     int64_t prefix_states;
     int64_t prefix_disk_mib;
     const char *prefix_disk_dir;
@@ -129,6 +130,9 @@ typedef struct model_options {
         OPTIONS_KEY(s, m, "prefix.every_tokens", CONFIG_INT, prefix_every_tokens, "1024", 0,   \
                     1048576, NULL,                                                             \
                     "long prompts can be resumed every so many tokens; 0: at messages alone"), \
+        OPTIONS_KEY(s, m, "prefix.ahead", CONFIG_BOOL, prefix_ahead, "true", 0, 0, NULL,       \
+                    "while nothing else is to do, run an answer as what the next turn's "      \
+                    "prompt begins with"),                                                     \
         OPTIONS_KEY(s, m, "speculate", CONFIG_CHOICE, speculate, "auto", 0, 0,                 \
                     "auto|off|lookup|draft|mtp",                                               \
                     "who guesses tokens ahead: prompt look-up, a draft model, the model's "    \

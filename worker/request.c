@@ -281,7 +281,7 @@ status request_make(request **out, const request_context *context, const wire_su
     if (submit->deadline_ms > 0) {
         r->deadline_ns = r->submitted_ns + submit->deadline_ms * 1000000u;
     }
-    r->priority = submit->priority != 0;
+    r->priority = submit->priority != 0 ? SEQUENCE_BACKGROUND : SEQUENCE_INTERACTIVE;
     if (submit->kind == WIRE_EMBED || submit->kind == WIRE_RERANK) {
         rc = embedding_make(r, submit, fault);
         if (rc != STATUS_OK) goto fail;
@@ -292,6 +292,7 @@ status request_make(request **out, const request_context *context, const wire_su
                    context->n_vocab, &context->defaults, fault->param, &fault->err);
     if (rc != STATUS_OK) goto fail;
     rc = encode(r, submit, &ids, &opens_thinking, fault);
+    r->opens_thinking = opens_thinking;
     if (rc == STATUS_OK) rc = request_opening_make(r, fault);
     if (rc != STATUS_OK) goto fail;
     if (gives_tokens(submit->kind)) {
@@ -513,7 +514,7 @@ void request_done(request *r, bool has_cache) {
         done.misses_per_token = r->expert_misses / (double)r->rows;
     }
     if (r->result != NULL) done.result = wire_text(r->result, strlen(r->result));
-    r->over = true;
+    r->over = r->ended_well = true;
     r->context->sink.on_done(r->context->sink.context, &done);
 }
 
@@ -531,6 +532,7 @@ static void send_error(const request_context *c, uint64_t id, uint64_t epoch,
 
 void request_fail(request *r, const request_fault *fault) {
     r->over = true;
+    if (r->ahead) return;
     send_error(r->context, r->id, r->epoch, fault);
 }
 

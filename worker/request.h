@@ -91,8 +91,10 @@ typedef struct request {
     size_t n_lost;
     uint32_t priority;         /* of its sequences */
     struct embedding *vectors; /* NULL: it has choices; see embedding.h */
-    bool over;
-    uint64_t number; /* of the next TOKENS */
+    bool over, ended_well;
+    bool opens_thinking; /* its prompt does */
+    bool ahead;          /* it tells nobody: see engine_ahead.c */
+    uint64_t number;     /* of the next TOKENS */
     json_text logprobs;
     token_list opening; /* of a forced call, see request_opening.h */
     char *result;       /* JSON of kinds without tokens */

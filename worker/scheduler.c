@@ -328,7 +328,8 @@ static uint32_t piece_length(const sequence *who, uint32_t budget) {
 /* Tokens of prompts that a step may have, who's prompt being the first. */
 static uint32_t prompt_budget(const scheduler *s, const sequence *who) {
     const scheduler_params *p = &s->params;
-    if (p->max_step_ms == 0 || s->planned.n_decoded == 0) return p->chunk_tokens;
+    bool is_awaited = s->planned.n_decoded > 0 || who->priority == SEQUENCE_AHEAD;
+    if (p->max_step_ms == 0 || !is_awaited) return p->chunk_tokens;
     return step_cost_rows(&s->cost, who->n_run, p->max_step_ms, MODEL_CHUNK_TOKENS,
                           p->chunk_tokens);
 }

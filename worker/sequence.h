@@ -20,6 +20,9 @@
 
 enum { SEQUENCE_MAX_STOPS = 64 };
 
+/* Priorities, those that come first first. */
+enum { SEQUENCE_INTERACTIVE, SEQUENCE_BACKGROUND, SEQUENCE_AHEAD /* for nobody yet */ };
+
 typedef enum sequence_phase {
     SEQUENCE_IDLE, /* the scheduler does not know it (any more) */
     SEQUENCE_WAITING,
@@ -36,7 +39,7 @@ typedef struct sequence {
     uint32_t n_run;
     uint32_t
         n_drafted; /* guesses: tokens[n_tokens .. n_tokens + n_drafted), within cap_tokens */
-    uint32_t priority; /* 0 interactive, 1 background */
+    uint32_t priority; /* SEQUENCE_INTERACTIVE ... */
     bool runs_whole;   /* rows of all its tokens are wanted: no cache may give it any */
     /* Positions within the prompt where a piece must end: ascending, see sequence_add_stop(). */
     uint32_t stops[SEQUENCE_MAX_STOPS];

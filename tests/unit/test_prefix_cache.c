@@ -116,6 +116,7 @@ static bool start(rig *r, run *u, const char *words, bool background) {
     u->n_skipped =
         prefix_cache_begin(r->cache, u->tokens, u->n_blocks * BLOCK, background, 0, u->pages) /
         BLOCK;
+    prefix_cache_count(r->cache, u->n_blocks * BLOCK, u->n_skipped * BLOCK);
     assert_true(u->n_skipped < u->n_blocks);
     for (uint32_t i = 0; i < u->n_skipped; i++)
         assert_int_equal(r->page[u->pages[i]], hash_of(u->tokens, i + 1));

@@ -17,9 +17,9 @@
 
 enum { N_CHATS = 6, BLOCK = MODEL_CHUNK_TOKENS };
 #ifdef SILICEO_DEBUG /* sanitizers see the same paths sooner */
-enum { N_TALKS = 1, N_CANCELS = 3, N_ROUNDS = 1 };
+enum { N_TALKS = 1, N_CANCELS = 3, N_ROUNDS = 1, N_WAYS = 1, N_COMINGS = 3 };
 #else
-enum { N_TALKS = 3, N_CANCELS = 6, N_ROUNDS = 2 };
+enum { N_TALKS = 3, N_CANCELS = 6, N_ROUNDS = 2, N_WAYS = 3, N_COMINGS = 5 };
 #endif
 
 static engine_run plain;
@@ -384,6 +384,193 @@ static void a_raw_prompt_goes_on_from_its_whole_blocks(void **state) {
     run_close(&r);
 }
 
+/* --- what is run while nobody wants anything --- */
+
+enum {
+    TAIL = 48
+}; /* at most, of a prompt behind the last answer: what the user says, headers */
+
+/* A chat in the making: what was said, and how it is asked for more. */
+typedef struct talk {
+    cJSON *messages;
+    const char *more;
+} talk;
+
+static void say(talk *t, const char *role, const char *content) {
+    cJSON *m = cJSON_CreateObject();
+    cJSON_AddStringToObject(m, "role", role);
+    cJSON_AddStringToObject(m, "content", content);
+    cJSON_AddItemToArray(t->messages, m);
+}
+
+static char *write_talk(const talk *t) {
+    char *messages = cJSON_PrintUnformatted(t->messages);
+    size_t cap = strlen(messages) + 256;
+    char *body = malloc(cap);
+    assert_non_null(body);
+    (void)snprintf(body, cap, "{\"messages\":%s,\"temperature\":0%s}", messages, t->more);
+    free(messages);
+    return body;
+}
+
+/* Both engines answer alike, and the chat has the answer; the tokens that r skipped. */
+static uint64_t answer(engine_run *r, talk *t) {
+    char *body = write_talk(t);
+    (void)run_one(&plain, WIRE_CHAT, body);
+    const run_answer *a = run_one(r, WIRE_CHAT, body);
+    assert_same(&plain.answers[0], a);
+    say(t, "assistant", a->choices[0].content);
+    free(body);
+    return a->usage.cached_tokens;
+}
+
+static void open_ahead(engine_run *r, bool ahead) {
+    engine_params params = run_params();
+    params.n_sequences = 2;
+    params.chunk_tokens = 64;
+    params.prefix_ram_mib = 64;
+    params.prefix_ahead = ahead;
+    params.poison = true;
+    run_open(r, &params);
+}
+
+static const char *const questions[] = {"Hello, my name is Bruno.",
+                                        "Count from 1 to 40.",
+                                        "Repeat exactly: red mirror clock",
+                                        "Count from 1 to 30.",
+                                        "What is my name?",
+                                        "Write a Python function that adds two numbers.",
+                                        "Count from 1 to 20.",
+                                        "What is 17 + 5?"};
+enum { N_TURNS = sizeof questions / sizeof questions[0] };
+
+/* Returns all that was skipped. */
+static uint64_t eight_turns(const char *more, bool ahead) {
+    engine_run r;
+    uint64_t skipped = 0;
+    talk t = {cJSON_CreateArray(), more};
+    open_ahead(&r, ahead);
+    for (int i = 0; i < N_TURNS; i++) {
+        say(&t, "user", questions[i]);
+        uint64_t cached = answer(&r, &t);
+        uint64_t n_prompt = r.answers[0].usage.prompt_tokens;
+        if (ahead && n_prompt > TAIL) assert_true(cached >= (n_prompt - TAIL) / BLOCK * BLOCK);
+        skipped += cached;
+    }
+    engine_stats stats;
+    engine_read_stats(r.e, &stats);
+    assert_int_equal(stats.prefixes.lookups, N_TURNS); /* and none of those that ran ahead */
+    assert_int_equal(stats.prefixes.hit_tokens, skipped);
+    cJSON_Delete(t.messages);
+    run_close(&r);
+    return skipped;
+}
+
+static void the_next_turn_skips_the_answer_too(void **state) {
+    (void)state;
+    static const char *const ways[] = {
+        ",\"max_tokens\":200", /* its deliberation is not in the next prompt */
+        ",\"max_tokens\":200,\"chat_template_kwargs\":{\"enable_thinking\":false}",
+        ",\"max_tokens\":40" /* cut, and ended whole */};
+    uint64_t without = eight_turns(ways[0], false);
+    for (int i = 0; i < N_WAYS; i++) {
+        uint64_t with = eight_turns(ways[i], true);
+        assert_true(i > 0 || with > without + 3 * BLOCK);
+    }
+}
+
+static void another_answer_than_the_one_given_goes_on_from_before_it(void **state) {
+    (void)state;
+    engine_run r;
+    talk t = {cJSON_CreateArray(), ",\"max_tokens\":200"};
+    open_ahead(&r, true);
+    say(&t, "system", LONG_SYSTEM);
+    say(&t, "user", "Count from 1 to 40.");
+    assert_int_equal(answer(&r, &t), 0);
+    uint64_t first = r.answers[0].usage.prompt_tokens / BLOCK * BLOCK;
+    cJSON_ReplaceItemInObject(cJSON_GetArrayItem(t.messages, 2), "content",
+                              cJSON_CreateString("No, I would rather not do that."));
+    say(&t, "user", "Why not?");
+    uint64_t cached = answer(&r, &t);
+    assert_true(cached >= BLOCK && cached <= first);
+    cJSON_Delete(t.messages);
+    run_close(&r);
+}
+
+/* Somebody comes at each step of it: who comes is served, and it goes on afterwards. */
+static void it_gives_way_to_whoever_comes(void **state) {
+    (void)state;
+    const ask other = {.chat = chats[1], .n_messages = 2};
+    uint64_t before = 0;
+    for (int n_steps = 0; n_steps < N_COMINGS; n_steps++) {
+        engine_run r;
+        engine_stats stats;
+        talk t = {cJSON_CreateArray(), ",\"max_tokens\":240"};
+        open_ahead(&r, true);
+        say(&t, "user", "Count from 1 to 90.");
+        char *body = write_talk(&t);
+        run_submit(&r, 1, WIRE_CHAT, body);
+        while (!r.answers[1].done)
+            run_steps(&r, 1);
+        run_steps(&r, n_steps);
+        engine_read_stats(r.e, &stats);
+        assert_int_equal(stats.running + stats.waiting, 0);
+        assert_int_equal(stats.free_sequences, 2);
+        say(&t, "assistant", r.answers[1].choices[0].content);
+        (void)both(&r, &other);
+        say(&t, "user", "Thank you.");
+        uint64_t cached = answer(&r, &t);
+        assert_true(cached >= 2 * BLOCK && (n_steps == 0 || cached == before));
+        before = cached;
+        free(body);
+        cJSON_Delete(t.messages);
+        run_close(&r);
+    }
+}
+
+static void what_has_no_next_turn_is_not_run_ahead(void **state) {
+    (void)state;
+    static const char *const ways[] = {",\"max_tokens\":200,\"n\":2",
+                                       ",\"max_tokens\":200,\"stop\":[\"30\"]"};
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        engine_run r;
+        engine_stats before, after;
+        talk t = {cJSON_CreateArray(), ways[i]};
+        open_ahead(&r, true);
+        say(&t, "user", "Count from 1 to 40.");
+        char *body = write_talk(&t);
+        run_submit(&r, 1, WIRE_CHAT, body);
+        while (!r.answers[1].done)
+            run_steps(&r, 1);
+        engine_read_stats(r.e, &before);
+        run_steps(&r, 4);
+        engine_read_stats(r.e, &after);
+        assert_int_equal(before.model.tokens, after.model.tokens);
+        free(body);
+        cJSON_Delete(t.messages);
+        run_close(&r);
+    }
+}
+
+static void closing_leaves_nothing_of_what_runs_ahead(void **state) {
+    (void)state;
+    for (int n_steps = 0; n_steps < 3; n_steps++) {
+        engine_run r;
+        talk t = {cJSON_CreateArray(), ",\"max_tokens\":240"};
+        open_ahead(&r, true);
+        say(&t, "user", "Count from 1 to 90.");
+        char *body = write_talk(&t);
+        run_submit(&r, 1, WIRE_CHAT, body);
+        while (!r.answers[1].done)
+            run_steps(&r, 1);
+        run_steps(&r, n_steps);
+        free(body);
+        cJSON_Delete(t.messages);
+        run_close(&r);
+        assert_null(r.answers);
+    }
+}
+
 /* The process ends in between; RAM holds one chat alone, so that the others come from disk. */
 static void a_chat_goes_on_from_disk_after_a_restart(void **state) {
     (void)state;
@@ -445,6 +632,11 @@ int main(void) {
         cmocka_unit_test(company_and_hardly_any_room_change_nothing),
         cmocka_unit_test(a_raw_prompt_goes_on_from_its_whole_blocks),
         cmocka_unit_test(a_chat_goes_on_from_disk_after_a_restart),
+        cmocka_unit_test(the_next_turn_skips_the_answer_too),
+        cmocka_unit_test(another_answer_than_the_one_given_goes_on_from_before_it),
+        cmocka_unit_test(it_gives_way_to_whoever_comes),
+        cmocka_unit_test(what_has_no_next_turn_is_not_run_ahead),
+        cmocka_unit_test(closing_leaves_nothing_of_what_runs_ahead),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -54,9 +54,9 @@ typedef struct prefix_params {
 
 typedef struct prefix_stats {
     /* since the start: */
-    uint64_t lookups, hits; /* begins, and those that skipped something */
+    uint64_t lookups, hits; /* prompts, and those that skipped something */
     uint64_t hits_in_place; /* of them, from a state of the model */
-    uint64_t asked_tokens;  /* of the prompts of all begins */
+    uint64_t asked_tokens;  /* of all those prompts */
     uint64_t hit_tokens;    /* skipped */
     uint64_t n_read;        /* snapshots read from disk */
     uint64_t ram_bytes;     /* of pages and snapshots in RAM */
@@ -84,6 +84,9 @@ prefix_found prefix_cache_find(const prefix_cache *c, const int32_t *tokens, uin
  * into `state`.  Pages that lie in RAM take free ones.  Returns the tokens skipped. */
 uint32_t prefix_cache_begin(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens,
                             bool background, uint32_t state, uint32_t *pages);
+
+/* For the figures: a prompt of n_tokens has begun, and went on from n_skipped of them. */
+void prefix_cache_count(prefix_cache *c, uint32_t n_tokens, uint32_t n_skipped);
 
 /* Hold n_tokens (whole blocks) that ran: their pages, and `state` as it is behind them.  False
  * when there is no room for it. */

@@ -70,6 +70,7 @@ struct prefix_cache {
     uint64_t clock; /* of uses */
     uint32_t n_in_place;
     uint64_t lookups, hits, hits_in_place, asked_tokens, hit_tokens, n_read;
+    bool begun_in_place; /* the last begin, from a state of the model */
     uint64_t lost[PREFIX_MAX_LOST];
     size_t n_lost;
     prefix_disk *disk; /* NULL: none */

@@ -76,8 +76,6 @@ static bool share_path(prefix_cache *c, uint32_t last, uint32_t *pages) {
 uint32_t prefix_cache_begin(prefix_cache *c, const int32_t *tokens, uint32_t n_tokens,
                             bool background, uint32_t state, uint32_t *pages) {
     uint32_t last = PREFIX_NONE;
-    c->lookups++;
-    c->asked_tokens += n_tokens;
     (void)walk(c, tokens, usable_blocks(n_tokens), &last);
     if (last == PREFIX_NONE) return 0;
     c->clock++;
@@ -93,14 +91,21 @@ uint32_t prefix_cache_begin(prefix_cache *c, const int32_t *tokens, uint32_t n_t
     const prefix_holding *h = &c->held[last];
     if (h->state_place != PREFIX_NONE) {
         c->memory.state_copy(c->memory.context, state, h->state_place);
-        c->hits_in_place++;
     } else {
         c->memory.state_load(c->memory.context, state,
                              ram_slots_at(c->ram_states, h->state_slot));
     }
-    c->hits++;
-    c->hit_tokens += (uint64_t)n * PREFIX_BLOCK_TOKENS;
+    c->begun_in_place = h->state_place != PREFIX_NONE;
     return n * PREFIX_BLOCK_TOKENS;
+}
+
+void prefix_cache_count(prefix_cache *c, uint32_t n_tokens, uint32_t n_skipped) {
+    c->lookups++;
+    c->asked_tokens += n_tokens;
+    c->hit_tokens += n_skipped;
+    if (n_skipped == 0) return;
+    c->hits++;
+    c->hits_in_place += c->begun_in_place;
 }
 
 /* --- keeping --- */
