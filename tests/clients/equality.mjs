@@ -50,7 +50,7 @@ async function whole(reply) {
     const text = await reply.text();
     if (reply.status !== 200) throw new Error(`${reply.status}: ${text}`);
     const answer = JSON.parse(text);
-    return { text: essence(answer.choices[0], answer.usage), cached: answer.usage.prompt_tokens_details.cached_tokens };
+    return { text: essence(answer.choices[0], answer.usage), content: answer.choices[0].message.content, cached: answer.usage.prompt_tokens_details.cached_tokens };
 }
 
 async function streamed(reply, begun) {
@@ -107,6 +107,7 @@ export const ways = {
     park_mib: [4, 0, 64],
     prefix: ['none', 'ram', 'little ram', 'place', 'disk'],
     every_tokens: [128, 0, 1024],
+    ahead: [true, false],
     guesses: ['off', 'lookup 8', 'draft 1', 'draft 4', 'auto 0', 'auto 3'],
     slots: ['0', '25%', 'all'],
     threads: [1, 2],
@@ -116,8 +117,8 @@ export const ways = {
 // Combinations in which every pair of values of two ways comes up, each the best of some drawn for what is not covered yet
 // (greedy pairwise covering, as AETG: Cohen et al., 1997).  The first two are chosen: most of all that there is happens in them.
 export const first = [
-    { sequences: 4, chunk: 64, step_ms: 2, pages: 'few', park_mib: 4, prefix: 'disk', every_tokens: 128, guesses: 'draft 4', slots: '25%', threads: 1, at_once: 5 },
-    { sequences: 2, chunk: 192, step_ms: 0, pages: 'few', park_mib: 0, prefix: 'place', every_tokens: 0, guesses: 'lookup 8', slots: 'all', threads: 2, at_once: 5 },
+    { sequences: 4, chunk: 64, step_ms: 2, pages: 'few', park_mib: 4, prefix: 'disk', every_tokens: 128, ahead: true, guesses: 'draft 4', slots: '25%', threads: 1, at_once: 5 },
+    { sequences: 2, chunk: 192, step_ms: 0, pages: 'few', park_mib: 0, prefix: 'place', every_tokens: 0, ahead: true, guesses: 'lookup 8', slots: 'all', threads: 2, at_once: 5 },
 ];
 export function combinations(seed) {
     const random = randomFrom(seed), names = Object.keys(ways), missing = new Set(), list = [];
@@ -146,7 +147,7 @@ function workerWords(c, folder) {
     // A context that is not named leaves half of what is left to what is parked.
     const [ctx, park] = c.pages === 'few' ? [0, Math.min(c.park_mib, 4)] : [1024, c.park_mib];
     return ['--ctx', String(ctx), '--sequences', String(c.sequences), '--chunk', String(c.chunk), '--step-max-ms', String(c.step_ms), '--park-mib', String(park),
-        ...prefix, '--prefix-every-tokens', String(c.every_tokens), '--speculate', kind, '--draft-tokens', depth, ...(kind === 'draft' || kind === 'auto' ? ['--draft', draft] : []),
+        ...prefix, '--prefix-every-tokens', String(c.every_tokens), '--prefix-ahead=' + c.ahead, '--speculate', kind, '--draft-tokens', depth, ...(kind === 'draft' || kind === 'auto' ? ['--draft', draft] : []),
         '--slots', c.slots, '--threads', String(c.threads)];
 }
 
@@ -184,13 +185,21 @@ export class Equality {
         const alone = ['--ctx', '1024', '--sequences', '1', '--chunk', '512', '--step-max-ms', '0', '--prefix-ram-mib', '0', '--park-mib', '0', '--speculate', 'off', '--slots', '0'];
         await e.with(alone, async () => {
             e.expected = [];
-            for (const body of bodies) e.expected.push((await ask(e.url, body)).text);
+            e.next = [];
+            for (const [i, body] of bodies.entries()) {
+                const { text, content } = await ask(e.url, body);
+                e.expected.push(text);
+                if (i % 4 !== 1 || !content) continue;
+                const next = { ...body, messages: [...body.messages, { role: 'assistant', content }, { role: 'user', content: 'Thank you.' }] };
+                e.next[i] = { body: next, expected: (await ask(e.url, next)).text };
+            }
             e.expectedChores = [];
             for (const body of chores) e.expectedChores.push((await ask(e.url, body)).text);
         });
         return e;
     }
     async close() { await stop(this.coordinator); }
+    get answersOfPass() { return this.bodies.length + chores.length + Object.keys(this.next).length; }
     async with(words, work, small = false) {
         const all = ['--measure-ms', '0', '--queue', '12', ...words];
         const worker = await (small ? startSmall(this.coordinator.mesh, all) : startWorker(this.coordinator.mesh, 'one', all));
@@ -225,7 +234,7 @@ export class Equality {
         if (got.text === expected) result.equal++;
         else result.differing.push({ conversation, expected, got: got.text });
     }
-    // All conversations, in a drawn order, so many at once, beside chores that began before; half in the background, half as
+    // All conversations, some with a turn more, in a drawn order, so many at once, beside chores that began before; half in the background, half as
     // streams, and some clients leave.
     async pass(atOnce, random, result) {
         const running = chores.map((body) => { let begun; const first = new Promise((yes) => { begun = yes; }); return { first, answer: ask(this.url, body, { stream: true, begun }) }; });
@@ -236,6 +245,8 @@ export class Equality {
             for (let p; (p = plan.pop()) !== undefined;) {
                 const [got] = await Promise.all([ask(this.url, this.bodies[p.i], p), ...(p.twin ? [leave(this.url, this.bodies[order[0]], p.background)] : [])]);
                 this.compare(p.i, got, this.expected[p.i], result);
+                const next = this.next[p.i];
+                if (next !== undefined) this.compare(`next turn of ${p.i}`, await ask(this.url, next.body, p), next.expected, result);
             }
         };
         await Promise.all([...Array.from({ length: atOnce }, one), ...running.map(async (r, i) => this.compare(`chore ${i}`, await r.answer, this.expectedChores[i], result))]);

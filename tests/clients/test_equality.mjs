@@ -2,7 +2,7 @@
 // priority, displaced or not, from any memory of its beginning, with any guesses, all of it combined.
 // SILICEO_CONVERSATIONS (200: all) and SILICEO_COMBINATIONS say how many; tests/benchmark/equality.mjs takes all.
 import assert from 'node:assert/strict';
-import { chores, combinations, conversations, Equality, first, ways } from './equality.mjs';
+import { combinations, conversations, Equality, first, ways } from './equality.mjs';
 import { finish, test } from './fleet.mjs';
 
 const seed = 20261130;
@@ -22,7 +22,7 @@ for (const [i, c] of list.slice(0, n).entries()) {
         console.log(`        ${JSON.stringify(r)}`);
         all.push(r);
         assert.deepEqual(differing, []);
-        assert.equal(r.answers, 2 * (few + chores.length));
+        assert.equal(r.answers, 2 * equality.answersOfPass);
     });
 }
 await test('prompts went on from a state, from RAM and from disk, sequences gave up their place, and guesses came and did not', async () => {
