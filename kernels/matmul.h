@@ -5,12 +5,20 @@
  * Formats ACT_F32 multiplies dequantized weights by float32 activations (every type);
  *         ACT_Q8_256 (types with blocks of 256) and ACT_Q8_32 (blocks of 32) are the
  *         integer path.  F32, F16 and BF16 weights always take ACT_F32.
+ *         ACT_Q8_16 and ACT_Q8_16_PAIRS (every quantized type, columns a multiple of 32) are
+ *         the activations of the CUDA kernels (kernels/cuda/act.h) to the last bit: every 16
+ *         values have a scale of their own, or every two groups of 16 share one.
  * Order   Fixed by the contract, so that bits depend neither on the number of
  *         tokens nor on the tier nor on the chunking:
  *         Q8_256: the sum of scale * (weight . q) over a block of 256 is an exact
  *           int32; then acc = fmaf((float)isum, d_w * d_x, acc) block after block, and
  *           mins likewise into a second accumulator that is subtracted at the end.
  *         Q8_32: the same per block of 32.
+ *         Q8_16, Q8_16_PAIRS: groups of G columns, 32 for pairs unless the weights have
+ *           scales of 16 (Q2_K, Q3_K, Q6_K), else 16.  Four partial sums, sum j takes groups
+ *           j, j + 4, ...: acc = fmaf(s * isum_of_q, -(dmin * min), acc) where the type has
+ *           minima, then acc = fmaf((float)isum * s, d_w * scale, acc), s the activations'
+ *           scale, isum exact; at last (0 + 2) + (1 + 3).
  *         F32: 16 partial sums, lane i takes columns i, i + 16, ... by fmaf, then a
  *           fixed tree (i with i + 8, + 4, + 2, + 1).
  * Oracle  kernels/cpu/matmul.c (plain C); fast tiers matmul_avx2.c, matmul_avx512.c.
@@ -23,7 +31,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum act_format { ACT_F32 = 0, ACT_Q8_256 = 1, ACT_Q8_32 = 2 } act_format;
+typedef enum act_format {
+    ACT_F32 = 0,
+    ACT_Q8_256 = 1,
+    ACT_Q8_32 = 2,
+    ACT_Q8_16 = 3,
+    ACT_Q8_16_PAIRS = 4,
+    ACT_FORMATS /* how many */
+} act_format;
 
 /* Format of the integer path for weights of a type (ACT_F32 for float weights). */
 act_format act_format_of(quant_type type);

@@ -27,6 +27,8 @@ size_t act_row_bytes(act_format format, size_t n_cols) {
     size_t bytes = n_cols * sizeof(float);
     if (format == ACT_Q8_256) bytes = n_cols / 256 * sizeof(act_block);
     if (format == ACT_Q8_32) bytes = act32_q_bytes(n_cols) + n_cols / 32 * 8;
+    if (format == ACT_Q8_16) bytes = act32_q_bytes(n_cols) + n_cols / 16 * 12;
+    if (format == ACT_Q8_16_PAIRS) bytes = act32_q_bytes(n_cols) + n_cols / 32 * 28;
     return (bytes + 63) / 64 * 64;
 }
 
@@ -79,11 +81,36 @@ static void quantize_32(const float *x, size_t n_cols, void *out) {
     }
 }
 
+static void quantize_two_16(const float *x, bool pair, int8_t *q, float *scales,
+                            int32_t *sums) {
+    const size_t group = pair ? 32 : 16;
+    for (size_t i = 0; i < 32; i += 16) {
+        if (i % group == 0) scales[i / 16] = quantize(x + i, group, q + i);
+        if (i % group != 0) scales[1] = scales[0];
+        sums[i / 16] = sum_of(q + i, 16);
+    }
+}
+
+static void quantize_16(cpu_tier tier, bool pair, const float *x, size_t n_cols, void *out) {
+    int8_t *q = out;
+    float *scales = act32_scales_of(out, n_cols), *scaled = scales + n_cols / 16;
+    int32_t *sums = (void *)(scaled + n_cols / 16);
+    float *scaled_pairs = (void *)(sums + n_cols / 16);
+    for (size_t i = 0; i < n_cols / 16; i += 2) {
+        if (tier == CPU_SCALAR)
+            quantize_two_16(x + 16 * i, pair, q + 16 * i, scales + i, sums + i);
+        else
+            act_quantize_16_avx2(x + 16 * i, pair, q + 16 * i, scales + i, sums + i);
+        scaled[i] = scales[i] * (float)sums[i];
+        scaled[i + 1] = scales[i + 1] * (float)sums[i + 1];
+        if (pair) scaled_pairs[i / 2] = scales[i] * (float)(sums[i] + sums[i + 1]);
+    }
+}
+
 /* Zero what no value stands in, so that whole rows can be compared. */
-static void clear_padding_32(size_t n_cols, uint8_t *row) {
-    size_t used = act32_q_bytes(n_cols) + n_cols / 32 * 8;
+static void clear_padding(act_format format, size_t n_cols, uint8_t *row) {
     memset(row + n_cols, 0, act32_q_bytes(n_cols) - n_cols);
-    memset(row + used, 0, act_row_bytes(ACT_Q8_32, n_cols) - used);
+    memset(row + act_row_bytes(format, n_cols) - 64, 0, 64);
 }
 
 typedef void (*quantizer)(const float *x, size_t n_cols, void *out);
@@ -104,8 +131,16 @@ void act_quantize_row(cpu_tier tier, act_format format, const float *x, size_t n
         break;
     case ACT_Q8_32:
         CHECK(n_cols % 32 == 0);
-        clear_padding_32(n_cols, out);
+        clear_padding(format, n_cols, out);
         by_32[tier](x, n_cols, out);
+        break;
+    case ACT_Q8_16:
+    case ACT_Q8_16_PAIRS:
+        CHECK(n_cols % 32 == 0);
+        clear_padding(format, n_cols, out);
+        quantize_16(tier, format == ACT_Q8_16_PAIRS, x, n_cols, out);
+        break;
+    case ACT_FORMATS:
         break;
     }
 }

@@ -96,3 +96,44 @@ void act_quantize_32_avx2(const float *x, size_t n_cols, void *out) {
         sums[i] = _mm_cvtsi128_si32(two) + _mm_extract_epi32(two, 1);
     }
 }
+
+INLINE __m256i magnitudes_of_16(const float *x) {
+    return _mm256_max_epu32(magnitudes(_mm256_loadu_ps(x)), magnitudes(_mm256_loadu_ps(x + 8)));
+}
+
+/* What 16 or 32 values are multiplied by; their scale. */
+INLINE float scale_of(uint32_t amax_bits, float *inverse) {
+    const float amax = float_from_bits(amax_bits);
+    const bool usable = amax >= ACT_LEAST_AMAX && amax < INFINITY;
+    *inverse = usable ? 127.0f / amax : 0.0f;
+    return usable ? amax / 127.0f : amax_bits < 0x7f800000u ? 0.0f : NAN;
+}
+
+/* 16 values to words; an inverse of 0 gives 0 even where a value has none. */
+INLINE __m256i round_16(const float *x, float inverse) {
+    const __m256 f = _mm256_set1_ps(inverse);
+    const __m256 usable = _mm256_cmp_ps(f, _mm256_setzero_ps(), _CMP_NEQ_OQ);
+    __m256i v[2];
+    for (int k = 0; k < 2; k++) {
+        __m256i r = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * k), f));
+        v[k] = _mm256_and_si256(r, _mm256_castps_si256(usable));
+    }
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(v[0], v[1]), 0xd8);
+}
+
+void act_quantize_16_avx2(const float *x, bool pair, int8_t *q, float *scales, int32_t *sums) {
+    __m256i m[2] = {magnitudes_of_16(x), magnitudes_of_16(x + 16)};
+    float inverse[2];
+    if (pair) m[0] = m[1] = _mm256_max_epu32(m[0], m[1]);
+    scales[0] = scale_of(largest(m[0]), &inverse[0]);
+    scales[1] = pair ? scales[0] : scale_of(largest(m[1]), &inverse[1]);
+    if (pair) inverse[1] = inverse[0];
+    __m256i words = _mm256_packs_epi16(round_16(x, inverse[0]), round_16(x + 16, inverse[1]));
+    __m256i bytes = _mm256_permute4x64_epi64(words, 0xd8);
+    _mm256_storeu_si256((void *)q, bytes);
+    __m256i four = sums_of_four(bytes);
+    __m256i two = _mm256_hadd_epi32(four, four);
+    two = _mm256_hadd_epi32(two, two);
+    sums[0] = _mm256_extract_epi32(two, 0);
+    sums[1] = _mm256_extract_epi32(two, 4);
+}

@@ -1,14 +1,17 @@
 /* act_layout.h - how quantized activation rows lie in memory; internal to the matrix kernels.
  *
  * Q8_256: one act_block a 256 columns.  Q8_32: all q of the row (padded to 64 bytes), then a
- * float scale and an int32 sum of q for each 32 columns.
- * Both are symmetric: scale = amax / 127, q = x * (127 / amax) to the nearest, ties to
+ * float scale and an int32 sum of q for each 32 columns.  Q8_16 and Q8_16_PAIRS: all q
+ * (padded likewise), then arrays of a value for each 16 columns: float scale, float scale *
+ * sum of q, int32 sum of q; pairs have a float scale * sum of q for each 32 columns besides.
+ * All are symmetric: scale = amax / 127, q = x * (127 / amax) to the nearest, ties to
  * even, so q lies in -127..127.  amax below 2^-100 gives scale 0; a NaN or an infinity
  * among the values gives a NaN scale and q 0, so that it shows in the result.
  */
 #ifndef SILICEO_KERNELS_CPU_ACT_LAYOUT_H
 #define SILICEO_KERNELS_CPU_ACT_LAYOUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,11 +48,31 @@ static inline float *act32_scales_of(void *row, size_t n_cols) {
     return (void *)((uint8_t *)row + act32_q_bytes(n_cols));
 }
 
+/* Rows of Q8_16 and Q8_16_PAIRS; q lies as in Q8_32. */
+static inline const float *act16_scales(const void *row, size_t n_cols) {
+    return (const void *)((const uint8_t *)row + act32_q_bytes(n_cols));
+}
+
+static inline const float *act16_scaled(const void *row, size_t n_cols) {
+    return act16_scales(row, n_cols) + n_cols / 16;
+}
+
+static inline const int32_t *act16_sums(const void *row, size_t n_cols) {
+    return (const void *)(act16_scales(row, n_cols) + n_cols / 8);
+}
+
+/* Of pairs alone. */
+static inline const float *act16_scaled_pairs(const void *row, size_t n_cols) {
+    return act16_scales(row, n_cols) + n_cols / 16 * 3;
+}
+
 /* The quantizers of one tier: n_cols is a multiple of the block.  Padding of Q8_32 rows
  * is left to the caller. */
 void act_quantize_256_avx2(const float *x, size_t n_cols, void *out);
 void act_quantize_256_avx512(const float *x, size_t n_cols, void *out);
 void act_quantize_32_avx2(const float *x, size_t n_cols, void *out);
 void act_quantize_32_avx512(const float *x, size_t n_cols, void *out);
+/* 32 columns: two scales, equal for a pair, and two sums.  AVX2 serves both fast tiers. */
+void act_quantize_16_avx2(const float *x, bool pair, int8_t *q, float *scales, int32_t *sums);
 
 #endif

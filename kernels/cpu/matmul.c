@@ -195,6 +195,42 @@ static float dot_quantized(quant_type type, const uint8_t *row, const uint8_t *a
     return acc - acc_min;
 }
 
+static bool has_min(quant_type type) {
+    return type == QUANT_Q4_1 || type == QUANT_Q5_1 || type == QUANT_Q2_K ||
+           type == QUANT_Q4_K || type == QUANT_Q5_K;
+}
+
+static int32_t sum_products(const int16_t *w, const int8_t *q, size_t n) {
+    int32_t sum = 0;
+    for (size_t e = 0; e < n; e++)
+        sum += w[e] * q[e];
+    return sum;
+}
+
+/* Every group of 16 or 32 columns has a scale of its own in the activations. */
+static float dot_scaled(const matmul_rows *a, const uint8_t *row, const uint8_t *act) {
+    const quant_traits *traits = quant_traits_of((uint32_t)a->type);
+    const size_t group = matmul_group_of(a->type, a->format);
+    const float *scaled =
+        group == 32 ? act16_scaled_pairs(act, a->n_cols) : act16_scaled(act, a->n_cols);
+    float sums[4] = {0};
+    plain_block p = {0};
+    for (size_t col = 0; col < a->n_cols; col += group) {
+        const size_t at = col % traits->block_values, g = col / group;
+        if (at == 0) {
+            no_groups(&p);
+            takers[a->type](row + col / traits->block_values * traits->block_bytes, &p);
+        }
+        float *sum = &sums[g % 4];
+        const int32_t products = sum_products(p.value + at, act32_q(act) + col, group);
+        const float s = act16_scales(act, a->n_cols)[col / 16];
+        if (has_min(a->type))
+            *sum = fmaf(scaled[g], -(p.min_scale * (float)p.group_min[at / 16]), *sum);
+        *sum = fmaf((float)products * s, p.scale * (float)p.group_scale[at / 16], *sum);
+    }
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
 static float float_weight(quant_type type, const uint8_t *row, size_t i) {
     float w;
     switch ((unsigned)type) {
@@ -224,13 +260,18 @@ static void rows_plain(matmul_rows *a) {
     for (size_t t = 0; t < a->n_tokens; t++) {
         for (int r = 0; r < MATMUL_ROWS; r++) {
             const uint8_t *row = a->rows[r], *act = a->acts[t];
-            a->out[t][r] = quantized ? dot_quantized(a->type, row, act, a->n_cols)
-                                     : dot_float(a->type, row, (const void *)act, a->n_cols);
+            if (matmul_is_scaled(a->format))
+                a->out[t][r] = dot_scaled(a, row, act);
+            else
+                a->out[t][r] = quantized
+                                   ? dot_quantized(a->type, row, act, a->n_cols)
+                                   : dot_float(a->type, row, (const void *)act, a->n_cols);
         }
     }
 }
 
-static matmul_rows_kernel rows_kernel(quant_type type, size_t n_tokens) {
+static matmul_rows_kernel rows_kernel(act_format format, quant_type type, size_t n_tokens) {
+    (void)format;
     (void)type;
     (void)n_tokens;
     return rows_plain;

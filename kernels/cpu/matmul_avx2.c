@@ -237,7 +237,8 @@ static const matmul_rows_kernel kernels[QUANT_LIMIT][MATMUL_TOKENS] = {
     [QUANT_IQ4_XS] = ENTRY(iq4_xs), [QUANT_MXFP4] = ENTRY(mxfp4),
 };
 
-static matmul_rows_kernel rows_kernel(quant_type type, size_t n_tokens) {
+static matmul_rows_kernel rows_kernel(act_format format, quant_type type, size_t n_tokens) {
+    if (matmul_is_scaled(format)) return matmul_scaled_avx2(format, type, n_tokens);
     return kernels[type][n_tokens - 1];
 }
 

@@ -19,6 +19,7 @@
 /* Four rows against n_tokens rows of activations: out[t][r]. */
 typedef struct matmul_rows {
     quant_type type;
+    act_format format;
     size_t n_cols;
     size_t n_tokens;
     const uint8_t *rows[MATMUL_ROWS]; /* any four rows; the same one may stand twice */
@@ -34,9 +35,25 @@ typedef struct matmul_sums {
     float min[MATMUL_PANEL_ROWS];
 } matmul_sums;
 
+/* The four of the formats with scales of 16 columns. */
+typedef struct matmul_parts {
+    _Alignas(64) float part[4][MATMUL_PANEL_ROWS];
+} matmul_parts;
+
+static inline bool matmul_is_scaled(act_format format) {
+    return format == ACT_Q8_16 || format == ACT_Q8_16_PAIRS;
+}
+
+/* Columns that are summed in integers in these formats. */
+static inline size_t matmul_group_of(quant_type type, act_format format) {
+    const bool of_16 = type == QUANT_Q2_K || type == QUANT_Q3_K || type == QUANT_Q6_K;
+    return of_16 || format != ACT_Q8_16_PAIRS ? 16 : 32;
+}
+
 /* 32 rows, unpacked, against n_tokens rows of activations. */
 typedef struct matmul_panel {
     quant_type type;
+    act_format format;
     size_t first_col; /* of the unpacked columns */
     size_t n_cols;    /* unpacked columns */
     size_t row_cols;  /* columns of a whole row */
@@ -44,11 +61,12 @@ typedef struct matmul_panel {
     void *tiles;
     size_t n_tokens;
     const uint8_t *acts[MATMUL_PANEL_TOKENS];
-    matmul_sums *sums; /* n_tokens of them, added to */
+    matmul_sums *sums;   /* n_tokens of them, added to */
+    matmul_parts *parts; /* the same in the formats with scales of 16 columns */
 } matmul_panel;
 
 typedef struct matmul_tier {
-    matmul_rows_kernel (*rows_kernel)(quant_type type, size_t n_tokens);
+    matmul_rows_kernel (*rows_kernel)(act_format format, quant_type type, size_t n_tokens);
     /* From this many tokens on a job of quantized weights goes by panels; SIZE_MAX: never. */
     size_t panel_tokens;
     size_t call_tokens; /* activation rows of a call of panel_multiply at most */
@@ -60,6 +78,12 @@ extern const matmul_tier matmul_tier_scalar;
 extern const matmul_tier matmul_tier_avx2;
 extern const matmul_tier matmul_tier_avx512;
 
+matmul_rows_kernel matmul_scaled_avx2(act_format format, quant_type type, size_t n_tokens);
+matmul_rows_kernel matmul_scaled_avx512(act_format format, quant_type type, size_t n_tokens);
+void matmul_scaled_unpack_avx2(matmul_panel *p);
+void matmul_scaled_multiply_avx2(matmul_panel *p);
+void matmul_scaled_unpack_avx512(matmul_panel *p);
+void matmul_scaled_multiply_avx512(matmul_panel *p);
 void matmul_panel_unpack_avx2(matmul_panel *p);
 void matmul_panel_multiply_avx2(matmul_panel *p);
 void matmul_panel_unpack_avx512(matmul_panel *p);

@@ -11,7 +11,7 @@
  */
 #include "kernels/cpu/act_layout.h"
 #include "kernels/cpu/matmul_impl.h"
-#include "kernels/cpu/unpack_avx512.h"
+#include "kernels/cpu/panel_avx512.h"
 
 typedef struct tile_256 {
     uint8_t q[64][64]; /* [column / 4][4 * row + column % 4] */
@@ -30,33 +30,6 @@ typedef struct tile_32 {
 
 _Static_assert(sizeof(tile_256) <= 256 * MATMUL_TILE_BYTES_PER_COL, "scratch");
 _Static_assert(sizeof(tile_32) <= 32 * MATMUL_TILE_BYTES_PER_COL, "scratch");
-
-/* Transpose 16 x 16 values of 32 bits. */
-INLINE void transpose(__m512i x[16]) {
-    __m512i y[16];
-    for (int i = 0; i < 8; i++) {
-        y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-        y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-    }
-    for (int i = 0; i < 4; i++) {
-        x[4 * i] = _mm512_unpacklo_epi64(y[4 * i], y[4 * i + 2]);
-        x[4 * i + 1] = _mm512_unpackhi_epi64(y[4 * i], y[4 * i + 2]);
-        x[4 * i + 2] = _mm512_unpacklo_epi64(y[4 * i + 1], y[4 * i + 3]);
-        x[4 * i + 3] = _mm512_unpackhi_epi64(y[4 * i + 1], y[4 * i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        y[i] = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88);
-        y[4 + i] = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd);
-        y[8 + i] = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88);
-        y[12 + i] = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        x[i] = _mm512_shuffle_i32x4(y[i], y[8 + i], 0x88);
-        x[8 + i] = _mm512_shuffle_i32x4(y[i], y[8 + i], 0xdd);
-        x[4 + i] = _mm512_shuffle_i32x4(y[4 + i], y[12 + i], 0x88);
-        x[12 + i] = _mm512_shuffle_i32x4(y[4 + i], y[12 + i], 0xdd);
-    }
-}
 
 /* Two 32-bit lanes that fit 16 bits: the first in the lower half. */
 INLINE __m512i pack_pair(__m512i first, __m512i second) {
@@ -141,14 +114,6 @@ INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
     }
 }
 
-INLINE float factor_32(quant_type type, const uint8_t *b) {
-    if (type != QUANT_MXFP4) return _cvtsh_ss(load16(b));
-    uint32_t bits = b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
-    float d;
-    memcpy(&d, &bits, sizeof d);
-    return d;
-}
-
 /* One or two blocks of 16 rows; a missing second one is not stored. */
 INLINE void unpack_two_tiles(quant_type type, const uint8_t *const b[16], size_t n_blocks,
                              tile_32 *tiles) {
@@ -182,22 +147,6 @@ INLINE void unpack_panel_32(matmul_panel *p, const quant_type type) {
 
 /* ---- multiplying ---- */
 
-INLINE __m512i broadcast_32(const void *p) {
-    return _mm512_set1_epi32((int)load32(p));
-}
-
-/* Four columns of 32 rows against each token, added to c. */
-INLINE void multiply_four(const uint8_t *w0, const uint8_t *w1, const int8_t *const q[],
-                          size_t at, const int n_tokens, __m512i c[2][MATMUL_PANEL_TOKENS]) {
-    __m512i x0 = _mm512_load_si512(w0), x1 = _mm512_load_si512(w1);
-    UNROLL
-    for (int t = 0; t < n_tokens; t++) {
-        __m512i y = broadcast_32(q[t] + at);
-        c[0][t] = _mm512_dpbusd_epi32(c[0][t], x0, y);
-        c[1][t] = _mm512_dpbusd_epi32(c[1][t], x1, y);
-    }
-}
-
 /* Sum over pairs of groups of pair * sums of q, added to c. */
 INLINE void multiply_pairs(const int32_t (*pairs0)[16], const int32_t (*pairs1)[16],
                            const int n_pairs, const int16_t *const sums[], const int n_tokens,
@@ -217,12 +166,6 @@ INLINE void multiply_pairs(const int32_t (*pairs0)[16], const int32_t (*pairs1)[
 INLINE void add_scaled(float *sums, __m512i c, const float *factor, __m512 scale) {
     __m512 f = _mm512_mul_ps(_mm512_load_ps(factor), scale);
     _mm512_store_ps(sums, _mm512_fmadd_ps(_mm512_cvtepi32_ps(c), f, _mm512_load_ps(sums)));
-}
-
-INLINE void clear(const int n_tokens, __m512i c[2][MATMUL_PANEL_TOKENS]) {
-    UNROLL
-    for (int t = 0; t < n_tokens; t++)
-        c[0][t] = c[1][t] = _mm512_setzero_si512();
 }
 
 INLINE void multiply_block_256(const quant_type type, const int n_tokens, const tile_256 *w0,
@@ -385,9 +328,15 @@ static const struct {
 };
 
 void matmul_panel_unpack_avx512(matmul_panel *p) {
-    kernels[p->type].unpack(p);
+    if (matmul_is_scaled(p->format))
+        matmul_scaled_unpack_avx512(p);
+    else
+        kernels[p->type].unpack(p);
 }
 
 void matmul_panel_multiply_avx512(matmul_panel *p) {
-    kernels[p->type].multiply[p->n_tokens - 1](p);
+    if (matmul_is_scaled(p->format))
+        matmul_scaled_multiply_avx512(p);
+    else
+        kernels[p->type].multiply[p->n_tokens - 1](p);
 }

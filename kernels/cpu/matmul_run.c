@@ -147,6 +147,7 @@ static void run_group(const rows_run *run, size_t first, size_t step, size_t n_r
     const matmul_job *job = run->job;
     matmul_rows a;
     a.type = run->dequantize ? QUANT_F32 : job->type;
+    a.format = job->format;
     a.n_cols = job->n_cols;
     for (size_t r = 0; r < MATMUL_ROWS; r++)
         a.rows[r] = weights_of(job, first + (r < n_rows ? r : n_rows - 1) * step);
@@ -156,7 +157,7 @@ static void run_group(const rows_run *run, size_t first, size_t step, size_t n_r
         a.n_tokens = end - token < MATMUL_TOKENS ? end - token : MATMUL_TOKENS;
         for (size_t t = 0; t < a.n_tokens; t++)
             a.acts[t] = act_of(job, token + t);
-        run->kernels->rows_kernel(a.type, a.n_tokens)(&a);
+        run->kernels->rows_kernel(a.format, a.type, a.n_tokens)(&a);
         for (size_t t = 0; t < a.n_tokens; t++) {
             float *out = out_of(job, token + t) + first;
             for (size_t r = 0; r < n_rows; r++)
@@ -169,8 +170,9 @@ static void run_group(const rows_run *run, size_t first, size_t step, size_t n_r
  * out of the loop.  A row of one block takes a few ns, so this is felt. */
 static void run_groups_of_one(const rows_run *run, size_t first, size_t end, size_t quarter) {
     const matmul_job *job = run->job;
-    matmul_rows_kernel kernel = run->kernels->rows_kernel(job->type, 1);
-    matmul_rows a = {.type = job->type, .n_cols = job->n_cols, .n_tokens = 1};
+    matmul_rows_kernel kernel = run->kernels->rows_kernel(job->format, job->type, 1);
+    matmul_rows a = {
+        .type = job->type, .format = job->format, .n_cols = job->n_cols, .n_tokens = 1};
     float *out[MATMUL_ROWS];
     a.acts[0] = act_of(job, run->first_token);
     for (size_t r = 0; r < MATMUL_ROWS; r++) {
@@ -212,7 +214,8 @@ typedef struct panel_run {
     const matmul_tier *kernels;
     const matmul_job *job;
     matmul_panel panel;
-    matmul_sums *sums; /* PANEL_BATCH of them */
+    void *sums; /* PANEL_BATCH matmul_sums, or half as many matmul_parts */
+    size_t sums_bytes, batch;
     size_t first_row;
     size_t first_token, n_tokens;
 } panel_run;
@@ -230,19 +233,31 @@ static void multiply_batch(panel_run *run) {
         p->n_tokens = tokens_of_call(run->n_tokens - done, run->kernels->call_tokens);
         for (size_t t = 0; t < p->n_tokens; t++)
             p->acts[t] = act_of(run->job, run->first_token + done + t);
-        p->sums = run->sums + done;
+        p->sums = (matmul_sums *)run->sums + done;
+        p->parts = (matmul_parts *)run->sums + done;
         run->kernels->panel_multiply(p);
     }
+}
+
+static void write_sums(const matmul_sums *s, size_t n_rows, float *out) {
+    for (size_t r = 0; r < n_rows; r++)
+        out[r] = s->acc[r] - s->min[r];
+}
+
+static void write_parts(const matmul_parts *s, size_t n_rows, float *out) {
+    for (size_t r = 0; r < n_rows; r++)
+        out[r] = (s->part[0][r] + s->part[2][r]) + (s->part[1][r] + s->part[3][r]);
 }
 
 static void write_batch(const panel_run *run) {
     size_t left = run->job->n_rows - run->first_row;
     size_t n_rows = left < MATMUL_PANEL_ROWS ? left : MATMUL_PANEL_ROWS;
     for (size_t t = 0; t < run->n_tokens; t++) {
-        const matmul_sums *s = &run->sums[t];
         float *out = out_of(run->job, run->first_token + t) + run->first_row;
-        for (size_t r = 0; r < n_rows; r++)
-            out[r] = s->acc[r] - s->min[r];
+        if (matmul_is_scaled(run->job->format))
+            write_parts((const matmul_parts *)run->sums + t, n_rows, out);
+        else
+            write_sums((const matmul_sums *)run->sums + t, n_rows, out);
     }
 }
 
@@ -272,11 +287,11 @@ static void run_panel(panel_run *run) {
     touch_rows(run->panel.rows[0], n_rows * job->row_bytes);
     bool one_piece = job->n_cols <= MATMUL_PANEL_COLS;
     if (one_piece) unpack_piece(run, 0);
-    for (size_t token = 0; token < job->n_tokens; token += PANEL_BATCH) {
+    for (size_t token = 0; token < job->n_tokens; token += run->batch) {
+        const size_t rest = job->n_tokens - token;
         run->first_token = token;
-        run->n_tokens =
-            job->n_tokens - token < PANEL_BATCH ? job->n_tokens - token : PANEL_BATCH;
-        memset(run->sums, 0, run->n_tokens * sizeof *run->sums);
+        run->n_tokens = rest < run->batch ? rest : run->batch;
+        memset(run->sums, 0, run->n_tokens * run->sums_bytes);
         for (size_t col = 0; col < job->n_cols; col += MATMUL_PANEL_COLS) {
             if (!one_piece) unpack_piece(run, col);
             multiply_batch(run);
@@ -289,6 +304,9 @@ static void run_panels(cpu_tier tier, const matmul_job *job, size_t first, size_
                        void *scratch) {
     panel_run run = {.kernels = tier_of(tier), .job = job};
     run.panel.type = job->type;
+    run.panel.format = job->format;
+    run.sums_bytes = matmul_is_scaled(job->format) ? sizeof(matmul_parts) : sizeof(matmul_sums);
+    run.batch = PANEL_BATCH * sizeof(matmul_sums) / run.sums_bytes;
     run.panel.row_cols = job->n_cols;
     run.panel.tiles = scratch;
     run.sums = (void *)((uint8_t *)scratch + tiles_bytes(job->n_cols));
@@ -303,7 +321,8 @@ void matmul_chunk(cpu_tier tier, const matmul_job *job, size_t chunk, size_t n_c
     const quant_traits *traits = quant_traits_of((uint32_t)job->type);
     CHECK(chunk < n_chunks && traits->name != NULL);
     CHECK(job->n_cols % traits->block_values == 0);
-    CHECK(job->format == ACT_F32 || job->format == act_format_of(job->type));
+    CHECK(job->format == ACT_F32 || job->format == act_format_of(job->type) ||
+          (matmul_is_scaled(job->format) && traits->block_values > 1));
     size_t units = n_units(tier_of(tier), job);
     size_t first = units * chunk / n_chunks;
     size_t end = units * (chunk + 1) / n_chunks;

@@ -70,9 +70,11 @@ static void bench_type(const bench_options *o, quant_type type, act_format forma
     double cached_ns = job_ns(o, &one, c.scratch);
     double streamed_ns = stream_ns(o, &c, &one);
     double prefill_ns = job_ns(o, &many, c.scratch);
+    static const char *const by[ACT_FORMATS] = {
+        [ACT_F32] = "_by_f32", [ACT_Q8_16] = "_by_q8_16", [ACT_Q8_16_PAIRS] = "_by_q8_pairs"};
     char name[32];
     (void)snprintf(name, sizeof name, "%s%s", quant_traits_of((uint32_t)type)->name,
-                   format == ACT_F32 && act_format_of(type) != ACT_F32 ? "_by_f32" : "");
+                   format == act_format_of(type) ? "" : by[format]);
     printf("  \"%s_decode_cached_gb_per_s\": %.1f,\n", name, bytes / cached_ns);
     printf("  \"%s_decode_streamed_gb_per_s\": %.1f,\n", name, bytes / streamed_ns);
     printf("  \"%s_prefill_gop_per_s\": %.1f,\n", name, ops / prefill_ns);
@@ -105,7 +107,7 @@ static double pool_empty_ns(void) {
 
 static double quantize_ns(cpu_tier tier, act_format format) {
     _Alignas(64) static float x[N_COLS];
-    _Alignas(64) static uint8_t row[2 * N_COLS];
+    _Alignas(64) static uint8_t row[4 * N_COLS];
     for (size_t i = 0; i < N_COLS; i++)
         x[i] = case_normal();
     uint64_t least_ns = UINT64_MAX;
@@ -159,10 +161,14 @@ int main(int argc, char **argv) {
         if (o.type != NULL && strcmp(o.type, quant_traits_of((uint32_t)type)->name) != 0)
             continue;
         bench_type(&o, type, act_format_of(type));
+        if (act_format_of(type) == ACT_F32) continue;
+        bench_type(&o, type, ACT_Q8_16_PAIRS);
+        bench_type(&o, type, ACT_Q8_16);
     }
     if (o.type == NULL || strcmp(o.type, "Q4_K") == 0) bench_type(&o, QUANT_Q4_K, ACT_F32);
     printf("  \"pool_empty_ns\": %.0f,\n", pool_empty_ns());
     printf("  \"quantize_2048_q8_256_ns\": %.0f,\n", quantize_ns(o.tier, ACT_Q8_256));
+    printf("  \"quantize_2048_q8_pairs_ns\": %.0f,\n", quantize_ns(o.tier, ACT_Q8_16_PAIRS));
     printf("  \"quantize_2048_q8_32_ns\": %.0f\n}}\n", quantize_ns(o.tier, ACT_Q8_32));
     return 0;
 }

@@ -6,6 +6,7 @@
 #ifndef SILICEO_TESTS_KERNELS_CUDA_CASE_H
 #define SILICEO_TESTS_KERNELS_CUDA_CASE_H
 
+#include "kernels/cpu/act_layout.h"
 #include "kernels/cuda/act.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/matmul.h"
@@ -158,6 +159,29 @@ static inline activations acts(size_t n_rows, size_t n_cols) {
     a.value = value->host;
     dequantize_acts((const void *)get(a.act), a.stride, n_rows, n_cols, a.value);
     return a;
+}
+
+/* Whether a row of the device is what the CPU makes of x in a format of the same scales, on every
+ * tier: values, scales and scaled sums bit for bit, where a NaN is a NaN. */
+static inline bool same_as_cpu(act_format format, const float *x, const uint8_t *row,
+                               size_t n_cols) {
+    uint8_t *mine = aligned_alloc(64, act_row_bytes(format, n_cols));
+    if (mine == NULL) abort();
+    bool same = true;
+    for (cpu_tier tier = CPU_SCALAR; tier <= cpu_tier_best(); tier++) {
+        act_quantize_row(tier, format, x, n_cols, mine);
+        same = same && memcmp(mine, row, n_cols) == 0;
+        for (size_t g = 0; g < n_cols / 16; g++) {
+            float factor[2];
+            memcpy(factor, row + n_cols + g * sizeof factor, sizeof factor);
+            const float scale = act16_scales(mine, n_cols)[g];
+            const float scaled = act16_scaled(mine, n_cols)[g];
+            same = same && (isnan(scale) ? isnan(factor[0]) && isnan(factor[1])
+                                         : scale == factor[0] && scaled == factor[1]);
+        }
+    }
+    free(mine);
+    return same;
 }
 
 static inline double *doubles_of(const float *x, size_t n) {

@@ -30,6 +30,9 @@ double case_quantize(const kernel_device *device) {
             sum += (int8_t)row[i];
         most = worse(fabs((double)factor[1] - (double)factor[0] * sum), most);
     }
+    for (size_t r = 0; r < ROWS; r++) {
+        if (!same_as_cpu(ACT_Q8_16_PAIRS, x + r * COLS, row + r * a.stride, COLS)) most = 1;
+    }
     end();
     return most;
 }
@@ -55,6 +58,7 @@ double case_quantize_extremes(const kernel_device *device) {
         const bool right = g == 0 ? scale == 0 : g == 3 ? scale > 0 : isnan((double)scale);
         if (!right || (g < 3 && row[32 * g + 5] != 0)) wrong++;
     }
+    if (!same_as_cpu(ACT_Q8_16_PAIRS, x->host, row, COLS)) wrong++;
     end();
     return wrong;
 }

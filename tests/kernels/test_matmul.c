@@ -100,6 +100,16 @@ static void integer_path_gives_the_oracles_bits(void **state) {
         check_sizes(all_types[i], act_format_of(all_types[i]));
 }
 
+static const act_format scaled[] = {ACT_Q8_16, ACT_Q8_16_PAIRS};
+
+static void scales_of_16_columns_give_the_oracles_bits(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_TYPES; i++) {
+        for (size_t f = 0; f < 2 && block_of(all_types[i]) > 1; f++)
+            check_sizes(all_types[i], scaled[f]);
+    }
+}
+
 static void float_path_gives_the_oracles_bits_for_quantized_types(void **state) {
     (void)state;
     for (size_t i = 0; i < N_TYPES; i++) {
@@ -125,10 +135,12 @@ static void large_matrices_give_the_oracles_bits(void **state) {
 static void pieces_of_columns_and_batches_of_tokens_do_not_show(void **state) {
     (void)state;
     static const quant_type types[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0};
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 9; i++) {
         matmul_case c;
-        size_t n_cols = 4096 + (types[i] == QUANT_Q8_0 ? 96 : 512);
-        case_make(&c, types[i], act_format_of(types[i]), 18, n_cols, 260);
+        const quant_type type = types[i % 3];
+        const act_format format = i < 3 ? act_format_of(type) : scaled[i / 3 - 1];
+        size_t n_cols = 4096 + (type == QUANT_Q8_0 ? 96 : 512);
+        case_make(&c, type, format, 18, n_cols, i < 3 ? 260 : 130);
         float *want = reference_of(&c);
         for (cpu_tier tier = CPU_AVX2; tier <= cpu_tier_best(); tier++) {
             float *got = new_floats(c.n_tokens * c.n_rows);
@@ -145,10 +157,11 @@ static void pieces_of_columns_and_batches_of_tokens_do_not_show(void **state) {
 static void extreme_values_do_not_saturate(void **state) {
     (void)state;
     static const uint8_t fills[] = {0x00, 0xff, 0x80, 0x7f, 0xf0, 0x0f};
-    for (size_t i = 0; i < N_TYPES; i++) {
-        if (block_of(all_types[i]) == 1) continue;
+    for (size_t i = 0; i < 3 * N_TYPES; i++) {
+        const quant_type type = all_types[i / 3];
+        if (block_of(type) == 1) continue;
         matmul_case c;
-        case_make(&c, all_types[i], act_format_of(all_types[i]), 16, 512, 16);
+        case_make(&c, type, i % 3 == 0 ? act_format_of(type) : scaled[i % 3 - 1], 16, 512, 16);
         /* Activations at both ends of the range, the same sign over whole groups. */
         for (size_t t = 0; t < c.n_tokens; t++) {
             for (size_t k = 0; k < c.n_cols; k++)
@@ -230,6 +243,8 @@ static void expand_acts(const matmul_case *c, size_t token, float *x) {
         } else if (c->format == ACT_Q8_32) {
             const size_t group = i / 32;
             x[i] = act32_scales(row, c->n_cols)[group] * (float)act32_q(row)[i];
+        } else if (c->format != ACT_F32) {
+            x[i] = act16_scales(row, c->n_cols)[i / 16] * (float)act32_q(row)[i];
         } else {
             x[i] = c->x[token * c->n_cols + i];
         }
@@ -239,10 +254,11 @@ static void expand_acts(const matmul_case *c, size_t token, float *x) {
 static void results_are_those_of_float64(void **state) {
     (void)state;
     for (size_t i = 0; i < N_TYPES; i++) {
-        for (int path = 0; path < 2; path++) {
+        const act_format formats[] = {ACT_F32, act_format_of(all_types[i]), ACT_Q8_16,
+                                      ACT_Q8_16_PAIRS};
+        for (int path = 0; path < (block_of(all_types[i]) == 1 ? 1 : 4); path++) {
             matmul_case c;
-            case_make(&c, all_types[i], path ? ACT_F32 : act_format_of(all_types[i]), 20, 1024,
-                      3);
+            case_make(&c, all_types[i], formats[path], 20, 1024, 3);
             float *got = new_floats(c.n_tokens * c.n_rows);
             float *w = new_floats(c.n_cols), *x = new_floats(c.n_cols);
             matmul_job job = case_job(&c, c.n_tokens, got);
@@ -302,6 +318,7 @@ static void chunk_counts_fit_the_work(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integer_path_gives_the_oracles_bits),
+        cmocka_unit_test(scales_of_16_columns_give_the_oracles_bits),
         cmocka_unit_test(float_path_gives_the_oracles_bits_for_quantized_types),
         cmocka_unit_test(large_matrices_give_the_oracles_bits),
         cmocka_unit_test(pieces_of_columns_and_batches_of_tokens_do_not_show),

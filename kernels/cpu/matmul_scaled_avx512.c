@@ -1,0 +1,343 @@
+/* matmul_scaled_avx512.c - four weight rows against up to four activation rows with a scale
+ * for each 16 or 32 columns, in AVX-512 VNNI.
+ *
+ * A step is 128 columns.  vpdpbusd leaves sums of four products; the four rows of a vector are
+ * summed inside 128-bit lanes by a transposition, so that a result vector holds four groups of
+ * four rows, lane 4 * group + row.  These lanes are the four partial sums of the contract:
+ * factors of weights and activations are put in the same order, and nothing is summed across
+ * lanes before the end.
+ * Oracle  kernels/cpu/matmul.c; bits compared in tests/kernels/test_matmul.c.
+ */
+#include "kernels/cpu/act_layout.h"
+#include "kernels/cpu/matmul_impl.h"
+#include "kernels/cpu/rows_avx512.h"
+
+/* 128 columns of four rows: vector k of row r, and the factors of each result vector: one for
+ * groups of 32 columns, two for groups of 16. */
+typedef struct weight_step {
+    __m512i v[2][4];
+    __m512 scale[2], min[2];
+} weight_step;
+
+/* Lane 4 * i + r: the sum of the 128-bit lane i of x[r]. */
+INLINE __m512i sum_quarters(const __m512i x[4]) {
+    __m512i a =
+        _mm512_add_epi32(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
+    __m512i b =
+        _mm512_add_epi32(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+}
+
+/* The sums of a step's groups in the order of the columns; the types of unpack_k4() have the
+ * groups of 32 in the order 0 2, 1 3. */
+INLINE void sum_groups(const quant_type type, const int group, __m512i x[2][4],
+                       __m512i out[2]) {
+    __m512i a = sum_quarters(x[0]), b = sum_quarters(x[1]);
+    if (group == 16) {
+        out[0] = is_k4(type) ? _mm512_shuffle_i64x2(a, b, _MM_SHUFFLE(1, 0, 1, 0)) : a;
+        out[1] = is_k4(type) ? _mm512_shuffle_i64x2(a, b, _MM_SHUFFLE(3, 2, 3, 2)) : b;
+        return;
+    }
+    __m512i low = _mm512_shuffle_i64x2(a, b, _MM_SHUFFLE(2, 0, 2, 0));
+    __m512i high = _mm512_shuffle_i64x2(a, b, _MM_SHUFFLE(3, 1, 3, 1));
+    out[0] = _mm512_add_epi32(low, high);
+    if (is_k4(type)) out[0] = _mm512_shuffle_i64x2(out[0], out[0], _MM_SHUFFLE(3, 1, 2, 0));
+}
+
+/* Factors of four groups of 32 columns to one or two result vectors. */
+INLINE void spread_factors(const int group, __m512 x, __m512 out[2]) {
+    if (group == 32) {
+        out[0] = x;
+        return;
+    }
+    out[0] = _mm512_shuffle_f32x4(x, x, _MM_SHUFFLE(1, 1, 0, 0));
+    out[1] = _mm512_shuffle_f32x4(x, x, _MM_SHUFFLE(3, 3, 2, 2));
+}
+
+/* ---- activations ---- */
+
+typedef struct act_row {
+    const int8_t *q;
+    const float *scales;
+    const float *scaled; /* of groups of 16 or of 32 */
+} act_row;
+
+INLINE act_row act_row_of(const void *row, size_t n_cols, const int group) {
+    return (act_row){.q = act32_q(row),
+                     .scales = act16_scales(row, n_cols),
+                     .scaled = group == 32 ? act16_scaled_pairs(row, n_cols)
+                                           : act16_scaled(row, n_cols)};
+}
+
+/* The first n (all of 4 unless tail) floats, each in four neighbouring lanes. */
+INLINE __m512 spread_floats(const float *p, const bool tail, size_t n) {
+    const __mmask8 live = (__mmask8)((1u << n) - 1);
+    return _mm512_castsi512_ps(
+        spread_four(_mm_castps_si128(tail ? _mm_maskz_loadu_ps(live, p) : _mm_loadu_ps(p))));
+}
+
+/* The same of every other float. */
+INLINE __m512 spread_pairs(const float *p, const bool tail, size_t n) {
+    const __m512i even = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+    const __mmask8 live = (__mmask8)((1u << 2 * n) - 1);
+    __m256 x = tail ? _mm256_maskz_loadu_ps(live, p) : _mm256_loadu_ps(p);
+    return _mm512_permutexvar_ps(even, _mm512_castps256_ps512(x));
+}
+
+/* Groups of the step from group `first` on, n of them, to the partial sums of four rows. */
+INLINE __m512 add_groups(const quant_type type, const int group, const bool tail, size_t n,
+                         __m512i sums, __m512 scale, __m512 min, const act_row *x, size_t first,
+                         __m512 acc) {
+    const __mmask16 live = tail ? (__mmask16)((1u << 4 * n) - 1) : (__mmask16)0xffff;
+    __m512 s = group == 32 ? spread_pairs(x->scales + 2 * first, tail, n)
+                           : spread_floats(x->scales + first, tail, n);
+    if (has_min(type)) {
+        __m512 scaled = spread_floats(x->scaled + first, tail, n);
+        acc = _mm512_mask3_fmadd_ps(scaled, min, acc, live);
+    }
+    __m512 products = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), s);
+    return _mm512_mask3_fmadd_ps(products, scale, acc, live);
+}
+
+/* A step, of which n (1..4) pieces of 32 columns are there, against one token; at[]: where
+ * the columns of the four pieces in the order of the vectors stand. */
+INLINE __m512 add_step(const quant_type type, const int group, const bool tail, size_t n,
+                       const weight_step *w, const act_row *x, size_t col, const size_t at[4],
+                       __m512 acc) {
+    const __m512i zero = _mm512_setzero_si512();
+    __m512i dots[2][4], sums[2];
+    UNROLL
+    for (int k = 0; k < 2; k++) {
+        __m512i q = load_halves(x->q + col + at[2 * k], x->q + col + at[2 * k + 1]);
+        __m512i start = zero;
+        if (offset_of(type) != 0) {
+            __m512i offset = _mm512_set1_epi8((char)offset_of(type));
+            start = _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, offset, q));
+        }
+        UNROLL
+        for (int r = 0; r < 4; r++)
+            dots[k][r] = _mm512_dpbusd_epi32(start, w->v[k][r], q);
+    }
+    sum_groups(type, group, dots, sums);
+    if (group == 32) {
+        return add_groups(type, 32, tail, n, sums[0], w->scale[0], w->min[0], x, col / 32, acc);
+    }
+    const size_t low = n < 2 ? n : 2;
+    acc =
+        add_groups(type, 16, tail, 2 * low, sums[0], w->scale[0], w->min[0], x, col / 16, acc);
+    return add_groups(type, 16, tail, 2 * (n - low), sums[1], w->scale[1], w->min[1], x,
+                      col / 16 + 4, acc);
+}
+
+/* (0 + 2) + (1 + 3) for four rows. */
+INLINE void store_sums(float *out, __m512 acc) {
+    __m256 x = _mm256_add_ps(_mm512_castps512_ps256(acc), _mm512_extractf32x8_ps(acc, 1));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+}
+
+/* ---- blocks of 256 ---- */
+
+/* Bytes of four rows, a 128-bit lane each, to [byte][row]. */
+INLINE __m512i transpose_bytes(__m512i x) {
+    x = _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), x);
+    return _mm512_shuffle_epi8(x, EVERY_LANE(0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703));
+}
+
+/* Bytes 4 * i to 4 * i + 3 of four rows, times the row's factor. */
+INLINE __m512 factors_of(const bool is_signed, __m512i bytes, const int i, __m512 d) {
+    __m128i x;
+    switch (i) {
+    case 0:
+        x = _mm512_castsi512_si128(bytes);
+        break;
+    case 1:
+        x = _mm512_extracti32x4_epi32(bytes, 1);
+        break;
+    case 2:
+        x = _mm512_extracti32x4_epi32(bytes, 2);
+        break;
+    default:
+        x = _mm512_extracti32x4_epi32(bytes, 3);
+        break;
+    }
+    __m512i y = is_signed ? _mm512_cvtepi8_epi32(x) : _mm512_cvtepu8_epi32(x);
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(y), d);
+}
+
+INLINE void take_factors_256(const quant_type type, const int group, const uint8_t *const b[4],
+                             weight_step w[2]) {
+    __m512i min_bytes = _mm512_setzero_si512();
+    __m512i bytes = transpose_bytes(scales_256(type, b, &min_bytes));
+    __m128 d4, dmin4;
+    factors_256(type, b, &d4, &dmin4);
+    const bool is_signed = offset_of(type) != 0;
+    const __m512 d = _mm512_broadcast_f32x4(d4);
+    const __m512 dmin = _mm512_broadcast_f32x4(_mm_xor_ps(dmin4, _mm_set1_ps(-0.0f)));
+    if (type == QUANT_Q2_K) min_bytes = transpose_bytes(min_bytes);
+    UNROLL
+    for (int s = 0; s < 2; s++) {
+        if (group_of(type) == 32) {
+            spread_factors(group, factors_of(is_signed, bytes, s, d), w[s].scale);
+            if (is_k4(type))
+                spread_factors(group, factors_of(false, bytes, 2 + s, dmin), w[s].min);
+            continue;
+        }
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            w[s].scale[i] = factors_of(is_signed, bytes, 2 * s + i, d);
+            if (type == QUANT_Q2_K) w[s].min[i] = factors_of(false, min_bytes, 2 * s + i, dmin);
+        }
+    }
+}
+
+INLINE void take_block_256(const quant_type type, const int group, const uint8_t *const b[4],
+                           weight_step w[2]) {
+    const __m512 zero = _mm512_setzero_ps();
+    UNROLL
+    for (int s = 0; s < 2; s++)
+        w[s].min[0] = w[s].min[1] = w[s].scale[1] = zero;
+    take_factors_256(type, group, b, w);
+    UNROLL
+    for (int r = 0; r < 4; r++) {
+        __m512i v[4];
+        unpack_256(type, b[r], v);
+        UNROLL
+        for (int k = 0; k < 4; k++)
+            w[k / 2].v[k % 2][r] = v[k];
+    }
+}
+
+INLINE void scaled_256(matmul_rows *a, const quant_type type, const int group,
+                       const int n_tokens) {
+    const size_t natural[4] = {0, 32, 64, 96}, of_k4[4] = {0, 64, 32, 96};
+    const size_t *at = is_k4(type) ? of_k4 : natural;
+    const uint8_t *b[4] = {a->rows[0], a->rows[1], a->rows[2], a->rows[3]};
+    act_row x[MATMUL_TOKENS];
+    __m512 acc[MATMUL_TOKENS];
+    for (int t = 0; t < n_tokens; t++) {
+        x[t] = act_row_of(a->acts[t], a->n_cols, group);
+        acc[t] = _mm512_setzero_ps();
+    }
+    for (size_t col = 0; col < a->n_cols; col += 256) {
+        weight_step w[2];
+        take_block_256(type, group, b, w);
+        for (int t = 0; t < n_tokens; t++) {
+            UNROLL
+            for (size_t s = 0; s < 2; s++) {
+                acc[t] =
+                    add_step(type, group, false, 4, &w[s], &x[t], col + 128 * s, at, acc[t]);
+            }
+        }
+        for (int r = 0; r < 4; r++)
+            b[r] += bytes_of(type);
+    }
+    for (int t = 0; t < n_tokens; t++)
+        store_sums(a->out[t], acc[t]);
+}
+
+/* ---- blocks of 32 ---- */
+
+/* n (1..4, 4 unless tail) blocks from column col on; the last one stands in for those that
+ * are not there. */
+INLINE void take_blocks_32(const quant_type type, const int group, const bool tail, size_t n,
+                           const uint8_t *const b[4], size_t at[4], weight_step *w) {
+    size_t from[4];
+    for (size_t j = 0; j < 4; j++) {
+        const size_t block = tail && j >= n ? n - 1 : j;
+        from[j] = block * bytes_of(type);
+        at[j] = 32 * block;
+    }
+    __m512 d, m = _mm512_setzero_ps();
+    if (type == QUANT_MXFP4) {
+        d = factors_mxfp4(b, from);
+    } else if (type == QUANT_Q8_0 && !tail) {
+        d = factors_q8_0(b);
+    } else {
+        d = factors_32(b, from, 0);
+    }
+    if (has_min(type)) m = factors_32(b, from, 2);
+    spread_factors(group, d, w->scale);
+    spread_factors(group, m, w->min);
+    UNROLL
+    for (int r = 0; r < 4; r++) {
+        w->v[0][r] = unpack_two(type, b[r] + from[0], b[r] + from[1]);
+        w->v[1][r] = unpack_two(type, b[r] + from[2], b[r] + from[3]);
+    }
+}
+
+INLINE void step_32(const matmul_rows *a, const quant_type type, const int group,
+                    const int n_tokens, size_t col, const bool tail, size_t n,
+                    const act_row x[], __m512 acc[]) {
+    const uint8_t *b[4];
+    size_t at[4];
+    weight_step w;
+    for (int r = 0; r < 4; r++)
+        b[r] = a->rows[r] + col / 32 * bytes_of(type);
+    take_blocks_32(type, group, tail, n, b, at, &w);
+    for (int t = 0; t < n_tokens; t++)
+        acc[t] = add_step(type, group, tail, n, &w, &x[t], col, at, acc[t]);
+}
+
+INLINE void scaled_32(matmul_rows *a, const quant_type type, const int group,
+                      const int n_tokens) {
+    act_row x[MATMUL_TOKENS];
+    __m512 acc[MATMUL_TOKENS];
+    for (int t = 0; t < n_tokens; t++) {
+        x[t] = act_row_of(a->acts[t], a->n_cols, group);
+        acc[t] = _mm512_setzero_ps();
+    }
+    size_t col = 0;
+    for (; col + 128 <= a->n_cols; col += 128)
+        step_32(a, type, group, n_tokens, col, false, 4, x, acc);
+    if (col < a->n_cols)
+        step_32(a, type, group, n_tokens, col, true, (a->n_cols - col) / 32, x, acc);
+    for (int t = 0; t < n_tokens; t++)
+        store_sums(a->out[t], acc[t]);
+}
+
+/* ---- one function for each type and group, for one token and for more ---- */
+
+#define KERNELS(family, name, type, group)                                                     \
+    static void name##_##group##_one(matmul_rows *a) {                                         \
+        family(a, type, group, 1);                                                             \
+    }                                                                                          \
+    static void name##_##group##_more(matmul_rows *a) {                                        \
+        family(a, type, group, (int)a->n_tokens);                                              \
+    }
+#define BOTH(family, name, type)                                                               \
+    KERNELS(family, name, type, 16)                                                            \
+    KERNELS(family, name, type, 32)
+
+BOTH(scaled_32, q4_0, QUANT_Q4_0)
+BOTH(scaled_32, q4_1, QUANT_Q4_1)
+BOTH(scaled_32, q5_0, QUANT_Q5_0)
+BOTH(scaled_32, q5_1, QUANT_Q5_1)
+BOTH(scaled_32, q8_0, QUANT_Q8_0)
+BOTH(scaled_32, iq4_nl, QUANT_IQ4_NL)
+BOTH(scaled_32, mxfp4, QUANT_MXFP4)
+BOTH(scaled_256, q4_k, QUANT_Q4_K)
+BOTH(scaled_256, q5_k, QUANT_Q5_K)
+BOTH(scaled_256, iq4_xs, QUANT_IQ4_XS)
+KERNELS(scaled_256, q2_k, QUANT_Q2_K, 16)
+KERNELS(scaled_256, q3_k, QUANT_Q3_K, 16)
+KERNELS(scaled_256, q6_k, QUANT_Q6_K, 16)
+
+#define ENTRY(name, group)                                                                     \
+    { name##_##group##_one, name##_##group##_more }
+#define ENTRIES(name)                                                                          \
+    { ENTRY(name, 16), ENTRY(name, 32) }
+
+static const matmul_rows_kernel kernels[QUANT_LIMIT][2][2] = {
+    [QUANT_Q4_0] = ENTRIES(q4_0),     [QUANT_Q4_1] = ENTRIES(q4_1),
+    [QUANT_Q5_0] = ENTRIES(q5_0),     [QUANT_Q5_1] = ENTRIES(q5_1),
+    [QUANT_Q8_0] = ENTRIES(q8_0),     [QUANT_IQ4_NL] = ENTRIES(iq4_nl),
+    [QUANT_MXFP4] = ENTRIES(mxfp4),   [QUANT_Q4_K] = ENTRIES(q4_k),
+    [QUANT_Q5_K] = ENTRIES(q5_k),     [QUANT_IQ4_XS] = ENTRIES(iq4_xs),
+    [QUANT_Q2_K] = {ENTRY(q2_k, 16)}, [QUANT_Q3_K] = {ENTRY(q3_k, 16)},
+    [QUANT_Q6_K] = {ENTRY(q6_k, 16)},
+};
+
+matmul_rows_kernel matmul_scaled_avx512(act_format format, quant_type type, size_t n_tokens) {
+    return kernels[type][matmul_group_of(type, format) == 32][n_tokens > 1];
+}

@@ -1,0 +1,301 @@
+/* matmul_scaled_panel_avx2.c - 32 unpacked weight rows against up to four activation rows with
+ * a scale for each 16 or 32 columns.
+ *
+ * Tiles are those of matmul_panel_avx2.c, of 32 columns for every type, with the factors of
+ * each 16 columns as floats: scales times the block's factor, made once for all tokens.  The
+ * four partial sums of a row lie in memory; a group touches one of them.
+ * Cost    unpacking 32 rows takes as long as multiplying them with four or five tokens.
+ * Oracle  kernels/cpu/matmul.c; bits compared in tests/kernels/test_matmul.c.
+ */
+#include "kernels/cpu/act_layout.h"
+#include "kernels/cpu/matmul_impl.h"
+#include "kernels/cpu/panel_avx2.h"
+
+/* 16 rows of 32 columns; groups of 32 have the same factors twice. */
+typedef struct scaled_tile {
+    uint8_t q[8][64]; /* [column / 4][4 * row + column % 4] */
+    float scale[2][16];
+    float min[2][16]; /* to be added: negated for the K types */
+} scaled_tile;
+
+_Static_assert(sizeof(scaled_tile) <= 32 * MATMUL_TILE_BYTES_PER_COL, "scratch");
+
+INLINE bool of_32(quant_type type) {
+    return is_k4(type) || type == QUANT_IQ4_XS;
+}
+
+/* ---- unpacking ---- */
+
+/* 32 columns of eight rows from `row` on. */
+INLINE void store_values(__m256i x[8], scaled_tile *tile, size_t row) {
+    transpose(x);
+    UNROLL
+    for (int k = 0; k < 8; k++)
+        store_256(tile->q[k] + 4 * row, x[k]);
+}
+
+INLINE void unpack_values(quant_type type, const uint8_t *const b[16], scaled_tile tiles[8]) {
+    UNROLL
+    for (int j = 0; j < 8; j++) {
+        for (size_t row = 0; row < 16; row += 8) {
+            __m256i x[8];
+            UNROLL
+            for (size_t r = 0; r < 8; r++)
+                x[r] = unpack_group(type, b[row + r], j);
+            store_values(x, &tiles[j], row);
+        }
+    }
+}
+
+/* Eight words from `first` on, of eight rows, to floats, lane = row, times the row's factor. */
+INLINE void factors_of_words(int16_t words[16][16], size_t row, size_t first, const float *d,
+                             __m256 out[8]) {
+    __m256i x[8];
+    UNROLL
+    for (size_t r = 0; r < 8; r++)
+        x[r] = _mm256_cvtepi16_epi32(load_128(words[row + r] + first));
+    transpose(x);
+    UNROLL
+    for (int g = 0; g < 8; g++)
+        out[g] = _mm256_mul_ps(_mm256_cvtepi32_ps(x[g]), _mm256_load_ps(d + row));
+}
+
+/* The factors of all groups of 16 rows, to scale or min of the tiles. */
+INLINE void store_factors(quant_type type, int16_t words[16][16], const float *d,
+                          scaled_tile tiles[8], const bool min) {
+    for (size_t row = 0; row < 16; row += 8) {
+        for (size_t first = 0; first < (of_32(type) ? 8 : 16); first += 8) {
+            __m256 x[8];
+            factors_of_words(words, row, first, d, x);
+            UNROLL
+            for (size_t i = 0; i < 8; i++) {
+                scaled_tile *tile = &tiles[of_32(type) ? i : (first + i) / 2];
+                float(*to)[16] = min ? tile->min : tile->scale;
+                if (of_32(type)) _mm256_store_ps(to[0] + row, x[i]);
+                _mm256_store_ps(to[of_32(type) ? 1 : i % 2] + row, x[i]);
+            }
+        }
+    }
+}
+
+INLINE void unpack_factors(quant_type type, const uint8_t *const b[16], scaled_tile tiles[8]) {
+    _Alignas(32) int16_t scales[16][16], mins[16][16];
+    _Alignas(32) float d[16], dmin[16];
+    const size_t at = factor_at(type);
+    for (size_t r = 0; r < 16; r++) {
+        __m256i row_mins;
+        store_256(scales[r], scales_256(type, b[r], &row_mins));
+        store_256(mins[r], row_mins);
+    }
+    for (size_t r = 0; r < 16; r += 4) {
+        _mm_store_ps(d + r, factors_of_rows(b + r, at));
+        if (!has_min(type)) continue;
+        _mm_store_ps(dmin + r, _mm_xor_ps(factors_of_rows(b + r, at + 2), _mm_set1_ps(-0.0f)));
+    }
+    store_factors(type, scales, d, tiles, false);
+    if (has_min(type)) store_factors(type, mins, dmin, tiles, true);
+}
+
+INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
+    const size_t n_blocks = p->n_cols / 256, at = p->first_col / 256 * bytes_256(type);
+    scaled_tile *tiles = p->tiles;
+    for (size_t half = 0; half < 2; half++) {
+        for (size_t i = 0; i < n_blocks; i++) {
+            const uint8_t *b[16];
+            for (size_t r = 0; r < 16; r++)
+                b[r] = p->rows[16 * half + r] + at + i * bytes_256(type);
+            unpack_values(type, b, tiles);
+            unpack_factors(type, b, tiles);
+            tiles += 8;
+        }
+    }
+}
+
+INLINE void unpack_tile_32(quant_type type, const uint8_t *const b[16], scaled_tile *tile) {
+    for (size_t row = 0; row < 16; row += 8) {
+        __m256i x[8];
+        UNROLL
+        for (size_t r = 0; r < 8; r++)
+            x[r] = unpack_32(type, b[row + r]);
+        store_values(x, tile, row);
+    }
+    for (size_t r = 0; r < 16; r += 4) {
+        __m128 d = type == QUANT_MXFP4 ? factors_mxfp4(b + r) : factors_of_rows(b + r, 0);
+        _mm_store_ps(tile->scale[0] + r, d);
+        _mm_store_ps(tile->scale[1] + r, d);
+        if (!has_min(type)) continue;
+        __m128 m = factors_of_rows(b + r, 2);
+        _mm_store_ps(tile->min[0] + r, m);
+        _mm_store_ps(tile->min[1] + r, m);
+    }
+}
+
+INLINE void unpack_panel_32(matmul_panel *p, const quant_type type) {
+    const size_t n_blocks = p->n_cols / 32, at = p->first_col / 32 * bytes_32(type);
+    scaled_tile *tiles = p->tiles;
+    for (size_t half = 0; half < 2; half++) {
+        for (size_t i = 0; i < n_blocks; i++) {
+            const uint8_t *b[16];
+            for (size_t r = 0; r < 16; r++)
+                b[r] = p->rows[16 * half + r] + at + i * bytes_32(type);
+            unpack_tile_32(type, b, tiles++);
+        }
+    }
+}
+
+/* ---- multiplying ---- */
+
+/* What a call reads of one token. */
+typedef struct act_row {
+    const float *scales;
+    const float *scaled;
+    const int32_t *sums;
+} act_row;
+
+INLINE act_row act_row_of(const matmul_panel *p, int t, const int group) {
+    const uint8_t *row = p->acts[t];
+    const size_t first = p->first_col / 16;
+    return (act_row){.scales = act16_scales(row, p->row_cols) + first,
+                     .scaled = group == 32 ? act16_scaled_pairs(row, p->row_cols) + first / 2
+                                           : act16_scaled(row, p->row_cols) + first,
+                     .sums = act16_sums(row, p->row_cols) + first};
+}
+
+/* part = fma(c * s, scale, fma(scaled, min, part)) for eight rows */
+INLINE void add_scaled(const bool min_too, float *part, __m256i c, float s, float scaled,
+                       const float *scale, const float *min) {
+    __m256 acc = _mm256_load_ps(part);
+    if (min_too) acc = _mm256_fmadd_ps(_mm256_set1_ps(scaled), _mm256_load_ps(min), acc);
+    __m256 products = _mm256_mul_ps(_mm256_cvtepi32_ps(c), _mm256_set1_ps(s));
+    _mm256_store_ps(part, _mm256_fmadd_ps(products, _mm256_load_ps(scale), acc));
+}
+
+/* Group h of a tile (number g of the row) against each token. */
+INLINE void multiply_tile(const quant_type type, const int group, const scaled_tile *w,
+                          const int h, size_t g, const act_row x[], const int8_t *const q[],
+                          int32_t offset, const int n_tokens, matmul_parts *parts, size_t row) {
+    const __m256i one = _mm256_set1_epi16(1);
+    const size_t at = g * (size_t)group / 16; /* of the group's first 16 columns */
+    __m256i c[2][MATMUL_TOKENS];
+    UNROLL
+    for (int t = 0; t < n_tokens; t++) {
+        const int32_t sum = x[t].sums[at] + (group == 32 ? x[t].sums[at + 1] : 0);
+        c[0][t] = c[1][t] = is_signed(type) || has_min(type) ? _mm256_setzero_si256()
+                                                             : _mm256_set1_epi32(-offset * sum);
+    }
+    multiply_group(type, w->q + h * 4, group / 4, one, one, q, 16 * at, n_tokens, c);
+    UNROLL
+    for (int t = 0; t < n_tokens; t++) {
+        float *part = parts[t].part[g % 4] + row;
+        const float s = x[t].scales[at], scaled = has_min(type) ? x[t].scaled[g] : 0;
+        add_scaled(has_min(type), part, c[0][t], s, scaled, w->scale[h], w->min[h]);
+        add_scaled(has_min(type), part + 8, c[1][t], s, scaled, w->scale[h] + 8, w->min[h] + 8);
+    }
+}
+
+INLINE void multiply(matmul_panel *p, const quant_type type, const int group,
+                     const int n_tokens) {
+    const int32_t offset = offset_of(p->type); /* types alike share a function */
+    const size_t n_tiles = p->n_cols / 32;
+    const scaled_tile *w = p->tiles;
+    const int8_t *q[MATMUL_TOKENS];
+    act_row x[MATMUL_TOKENS];
+    UNROLL
+    for (int t = 0; t < n_tokens; t++) {
+        x[t] = act_row_of(p, t, group);
+        q[t] = act32_q(p->acts[t]) + p->first_col;
+    }
+    for (size_t row = 0; row < 32; row += 16) {
+        for (size_t i = 0; i < n_tiles; i++, w++) {
+            UNROLL
+            for (int h = 0; h < 32 / group; h++) {
+                const size_t g = i * (size_t)(32 / group) + (size_t)h;
+                multiply_tile(type, group, w, h, g, x, q, offset, n_tokens, p->parts, row);
+            }
+        }
+    }
+}
+
+/* ---- one function for each type, and for each kind, group and number of tokens ---- */
+
+typedef void (*panel_kernel)(matmul_panel *p);
+
+#define UNPACK(family, name, type)                                                             \
+    static void name##_unpack(matmul_panel *p) {                                               \
+        unpack_panel_##family(p, type);                                                        \
+    }
+
+UNPACK(32, q4_0, QUANT_Q4_0)
+UNPACK(32, q4_1, QUANT_Q4_1)
+UNPACK(32, q5_0, QUANT_Q5_0)
+UNPACK(32, q5_1, QUANT_Q5_1)
+UNPACK(32, q8_0, QUANT_Q8_0)
+UNPACK(32, iq4_nl, QUANT_IQ4_NL)
+UNPACK(32, mxfp4, QUANT_MXFP4)
+UNPACK(256, q2_k, QUANT_Q2_K)
+UNPACK(256, q3_k, QUANT_Q3_K)
+UNPACK(256, q4_k, QUANT_Q4_K)
+UNPACK(256, q5_k, QUANT_Q5_K)
+UNPACK(256, q6_k, QUANT_Q6_K)
+UNPACK(256, iq4_xs, QUANT_IQ4_XS)
+
+#define MULTIPLY_BY(name, type, group, n)                                                      \
+    static void name##_##group##_by_##n(matmul_panel *p) {                                     \
+        multiply(p, type, group, n);                                                           \
+    }
+#define MULTIPLY(name, type, group)                                                            \
+    MULTIPLY_BY(name, type, group, 1)                                                          \
+    MULTIPLY_BY(name, type, group, 2)                                                          \
+    MULTIPLY_BY(name, type, group, 3)                                                          \
+    MULTIPLY_BY(name, type, group, 4)
+
+/* Unpacked, types differ in a sign, an offset or minima, and in how large values are. */
+MULTIPLY(q8_0, QUANT_Q8_0, 16)
+MULTIPLY(q8_0, QUANT_Q8_0, 32)
+MULTIPLY(q5_0, QUANT_Q5_0, 16)
+MULTIPLY(q5_0, QUANT_Q5_0, 32)
+MULTIPLY(q5_1, QUANT_Q5_1, 16)
+MULTIPLY(q5_1, QUANT_Q5_1, 32)
+MULTIPLY(q4_k, QUANT_Q4_K, 16)
+MULTIPLY(q4_k, QUANT_Q4_K, 32)
+MULTIPLY(q6_k, QUANT_Q6_K, 16)
+
+#define BY(like, group)                                                                        \
+    {                                                                                          \
+        like##_##group##_by_1, like##_##group##_by_2, like##_##group##_by_3,                   \
+            like##_##group##_by_4                                                              \
+    }
+#define ENTRY(name, like)                                                                      \
+    {                                                                                          \
+        name##_unpack, {                                                                       \
+            BY(like, 16), BY(like, 32)                                                         \
+        }                                                                                      \
+    }
+#define ENTRY_16(name, like)                                                                   \
+    {                                                                                          \
+        name##_unpack, {                                                                       \
+            BY(like, 16)                                                                       \
+        }                                                                                      \
+    }
+
+static const struct {
+    panel_kernel unpack;
+    panel_kernel multiply[2][MATMUL_TOKENS]; /* groups of 16, of 32 */
+} kernels[QUANT_LIMIT] = {
+    [QUANT_Q4_0] = ENTRY(q4_0, q5_0),     [QUANT_Q4_1] = ENTRY(q4_1, q4_k),
+    [QUANT_Q5_0] = ENTRY(q5_0, q5_0),     [QUANT_Q5_1] = ENTRY(q5_1, q5_1),
+    [QUANT_Q8_0] = ENTRY(q8_0, q8_0),     [QUANT_IQ4_NL] = ENTRY(iq4_nl, q8_0),
+    [QUANT_MXFP4] = ENTRY(mxfp4, q8_0),   [QUANT_Q2_K] = ENTRY_16(q2_k, q4_k),
+    [QUANT_Q3_K] = ENTRY_16(q3_k, q5_0),  [QUANT_Q4_K] = ENTRY(q4_k, q4_k),
+    [QUANT_Q5_K] = ENTRY(q5_k, q5_1),     [QUANT_Q6_K] = ENTRY_16(q6_k, q6_k),
+    [QUANT_IQ4_XS] = ENTRY(iq4_xs, q8_0),
+};
+
+void matmul_scaled_unpack_avx2(matmul_panel *p) {
+    kernels[p->type].unpack(p);
+}
+
+void matmul_scaled_multiply_avx2(matmul_panel *p) {
+    const bool by_32 = matmul_group_of(p->type, p->format) == 32;
+    kernels[p->type].multiply[by_32][p->n_tokens - 1](p);
+}
