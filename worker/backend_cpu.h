@@ -18,7 +18,7 @@
 #include "worker/memory/expert_cache.h"
 #include "worker/memory/host_tier.h"
 
-enum { CPU_ALIGN = 64, CPU_FORMS = 3 };
+enum { CPU_ALIGN = 64, CPU_FORMS = ACT_FORMATS };
 
 /* Rows in the forms that the matrices after them read.  The float form is always
  * made: it is where the rows are computed. */
@@ -26,6 +26,7 @@ typedef struct cpu_input {
     void *form[CPU_FORMS];    /* by act_format */
     size_t stride[CPU_FORMS]; /* bytes from row to row */
     uint32_t n_cols;          /* as last written */
+    act_format quantized;     /* what all quantized matrices read; ACT_F32: each its own */
 } cpu_input;
 
 /* Where one expert of the running layer is read: in a slot or in the mapping. */
@@ -156,6 +157,8 @@ static inline size_t cpu_input_floats(const cpu_input *in) {
 }
 /* Start rows of n_cols values: strides for the forms. */
 void cpu_input_begin(cpu_input *in, uint32_t n_cols);
+/* The form of an input that matrices of a type read. */
+act_format cpu_input_form(const backend_cpu *b, const cpu_input *in, quant_type type);
 /* Make the other forms of one row, or of n rows, from its float form. */
 void cpu_input_quantize(const backend_cpu *b, const cpu_input *in, size_t row,
                         input_forms forms);

@@ -7,15 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const size_t form_multiple[CPU_FORMS] = {
-    [ACT_F32] = 1, [ACT_Q8_256] = 256, [ACT_Q8_32] = 32};
+static const size_t form_multiple[CPU_FORMS] = {[ACT_F32] = 1,
+                                                [ACT_Q8_256] = 256,
+                                                [ACT_Q8_32] = 32,
+                                                [ACT_Q8_16] = 32,
+                                                [ACT_Q8_16_PAIRS] = 32};
 
 static size_t round_up(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
-}
-
-static act_format format_of(const backend_cpu *b, quant_type type) {
-    return b->params.activations == ACTIVATIONS_F32 ? ACT_F32 : act_format_of(type);
 }
 
 input_forms backend_form_of(quant_type type, activation_type activations) {
@@ -23,6 +22,12 @@ input_forms backend_form_of(quant_type type, activation_type activations) {
 }
 
 /* Inputs. */
+
+act_format cpu_input_form(const backend_cpu *b, const cpu_input *in, quant_type type) {
+    if (b->params.activations == ACTIVATIONS_F32) return ACT_F32;
+    const act_format own = act_format_of(type);
+    return own != ACT_F32 && in->quantized != ACT_F32 ? in->quantized : own;
+}
 
 status cpu_input_init(cpu_input *in, size_t n_rows, size_t max_cols, unsigned forms,
                       error *err) {
@@ -85,7 +90,7 @@ void cpu_input_quantize_rows(backend_cpu *b, const cpu_input *in, size_t n, inpu
 
 matmul_job cpu_job(const backend_cpu *b, const weight_matrix *w, const void *weights,
                    const cpu_input *in, size_t n_rows, float *out, size_t out_stride) {
-    act_format format = format_of(b, w->type);
+    act_format format = cpu_input_form(b, in, w->type);
     return (matmul_job){.type = w->type,
                         .format = format,
                         .weights = weights,

@@ -2,10 +2,10 @@
  *
  * The lane reads matrices where the file is mapped, or, where there is no room for the file's
  * pages beside the records in RAM, from those, bringing Q6_K back into the file's form.  It has
- * the CPU backend's kernels and its own quantization of the rows, so a bit may depend on who
- * computed an expert; off, none does.  Of a layer's missing experts the CPU takes those that the
- * fewest rows use, as many as it finishes in the time that the bus needs for the others
- * (lane_rates.h).
+ * the CPU backend's kernels and quantizes rows as the GPU does, to the last bit; but it sums in
+ * another order, so a bit may depend on who computed an expert; off, none does.  Of a layer's
+ * missing experts the CPU takes those that the fewest rows use, as many as it finishes in the
+ * time that the bus needs for the others (lane_rates.h).
  *
  * Nothing waits for the lane but the last kernel of the experts.  A prompt's records are all on
  * their way, and its waves enqueued, when the lane begins; the rows come to it on a stream of
@@ -81,6 +81,18 @@ static status init_records(cuda_lane *lane, const backend_cuda *b, error *err) {
     return whole ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "cpu lane: no memory");
 }
 
+static status init_inputs(cuda_lane *lane, size_t rows, error *err) {
+    const model_config *c = lane->cpu.config;
+    const bool exact = lane->cpu.params.activations == ACTIVATIONS_F32;
+    const unsigned pairs = exact ? 0 : 1u << ACT_Q8_16_PAIRS;
+    const unsigned mid = exact ? 0 : pairs | 1u << ACT_Q8_16;
+    lane->hidden.quantized = ACT_Q8_16_PAIRS;
+    status rc = cpu_input_init(&lane->hidden, rows, c->n_embd, pairs, err);
+    if (rc != STATUS_OK) return rc;
+    return cpu_input_init(&lane->mid, lane->max_pairs, c->n_ff_expert, 1u << ACT_F32 | mid,
+                          err);
+}
+
 status cuda_lane_open(cuda_lane **out, backend_cuda *b, error *err) {
     const model_config *c = b->config;
     size_t rows = b->params.max_rows;
@@ -96,10 +108,7 @@ status cuda_lane_open(cuda_lane **out, backend_cuda *b, error *err) {
     lane->max_pairs = rows * c->n_experts_used;
     status rc = cpu_work_init(&lane->cpu, err);
     if (rc != STATUS_OK) return rc;
-    unsigned forms = cpu_all_forms(&lane->cpu);
-    rc = cpu_input_init(&lane->hidden, rows, c->n_embd, forms & ~(1u << ACT_F32), err);
-    if (rc != STATUS_OK) return rc;
-    rc = cpu_input_init(&lane->mid, lane->max_pairs, c->n_ff_expert, forms, err);
+    rc = init_inputs(lane, rows, err);
     if (rc != STATUS_OK) return rc;
     lane->hidden.form[ACT_F32] = b->experts.hidden;
     lane->up = cpu_alloc(lane->max_pairs * c->n_ff_expert * sizeof(float));
@@ -289,6 +298,11 @@ typedef struct quantize_task {
     input_forms forms;
 } quantize_task;
 
+static input_forms form_of(const cuda_lane *lane, const cpu_input *in,
+                           const weight_experts *w) {
+    return 1u << cpu_input_form(&lane->cpu, in, w->first.type);
+}
+
 static void quantize_range(const backend_cpu *cpu, const void *args, size_t first, size_t end,
                            uint32_t worker) {
     (void)worker;
@@ -428,15 +442,16 @@ void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows) {
         return;
     }
     uint64_t begun = clock_monotonic_ns();
-    activation_type a = b->params.activations;
-    const quantize_task t = {lane, backend_form_of(l->exp_gate.first.type, a) |
-                                       backend_form_of(l->exp_up.first.type, a)};
+    const quantize_task t = {lane, form_of(lane, &lane->hidden, &l->exp_gate) |
+                                       form_of(lane, &lane->hidden, &l->exp_up)};
+    /* experts_up gives a decoding row's values scales of 16, matmul_q8 a prompt's of 32. */
+    lane->mid.quantized = lane->kind == LANE_STEPS ? ACT_Q8_16 : ACT_Q8_16_PAIRS;
     bring_back(lane, l);
     cpu_input_begin(&lane->hidden, b->config->n_embd);
     cpu_run_range(&lane->cpu, n_rows, 1, b->config->n_embd * 0.2, quantize_range, &t);
     run_first_half(lane, b, l);
     cpu_run_swiglu(&lane->cpu, &lane->mid, lane->up, n_pairs,
-                   backend_form_of(l->exp_down.first.type, a));
+                   form_of(lane, &lane->mid, &l->exp_down));
     run_second_half(lane, b, l);
     release_records(lane, b, layer);
     lane->n_pairs = n_pairs;
