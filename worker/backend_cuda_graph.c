@@ -43,7 +43,16 @@ static bool can_record(const backend_cuda *b) {
            b->batch.n_outputs > 0 && b->n_spans == 1 && b->spans[0].decodes && always_fits;
 }
 
+/* Nothing else is enqueued before the segment's end, so a replay need not wait for the host to walk
+ * through it. */
+static void replay_segment(backend_cuda *b) {
+    if (b->failed != STATUS_OK) return;
+    CHECK_HOT(b->segment < b->recording->n_segments);
+    (void)CUDA_DO(b, cuGraphLaunch, b->recording->segments[b->segment++], b->compute);
+}
+
 void cuda_begin_segment(backend_cuda *b) {
+    if (b->mode == MODE_REPLAY) replay_segment(b);
     if (b->mode != MODE_RECORD || b->failed != STATUS_OK || b->capturing) return;
     if (b->driver->cuStreamBeginCapture(b->compute, CUDA_CAPTURE_THREAD_LOCAL) == CUDA_OK) {
         b->capturing = true;
@@ -84,8 +93,8 @@ static void keep_segment(backend_cuda *b) {
 }
 
 void cuda_end_segment(backend_cuda *b) {
-    if (b->mode == MODE_PLAIN || b->failed != STATUS_OK) return;
-    if (b->mode == MODE_RECORD) keep_segment(b);
+    if (b->mode != MODE_RECORD || b->failed != STATUS_OK) return;
+    keep_segment(b);
     (void)CUDA_DO(b, cuGraphLaunch, b->recording->segments[b->segment], b->compute);
     b->segment++;
 }
