@@ -68,7 +68,7 @@ typedef struct cuda_experts {
     bool tables_stale; /* the device's tables are not the cache's */
     uint32_t n_fetching_steps;
     int32_t *tables;   /* pinned: slot_of, slot_owner, slot_step */
-    fetch_note *notes; /* pinned, [n_layers][FETCH_MAX_PAIRS]; NULL: the host ships */
+    fetch_note *notes; /* pinned, [n_layers][pairs of the step]; NULL: the host ships */
     /* The CPU lane; NULL: off. */
     cuda_lane *lane;
     bool *on_cpu;     /* [n_experts]: the lane computes active[i] */
@@ -299,7 +299,13 @@ void cuda_lane_read_stats(const backend_cuda *b, model_stats *out);
 status cuda_fetch_init(backend_cuda *b, error *err);
 /* Choose for the running step whether the GPU fetches; *step is what is sent with the batch. */
 void cuda_fetch_begin(backend_cuda *b, fetch_step *step);
-/* Launch between the router and the experts of a layer; experts is on the device. */
+/* Whether the launch of a layer's experts brings in what is missing, so that the router must
+ * plan it. */
+bool cuda_brings(const backend_cuda *b, const cuda_span *s, const layer_weights *l);
+/* The router of such a layer. */
+void cuda_fetch_route(backend_cuda *b, const layer_weights *l, uint32_t layer,
+                      const router_cuda_args *router);
+/* Of another layer: launch between the router and the experts. */
 void cuda_fetch_layer(backend_cuda *b, const layer_weights *l, uint32_t layer,
                       const int32_t *experts);
 /* The step is over: the cache learns what the GPU did. */

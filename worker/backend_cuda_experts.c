@@ -158,36 +158,64 @@ uint64_t cuda_expert_matrix_bytes(const weight_experts *w) {
     return w->first.row_bytes * w->first.n_rows;
 }
 
+bool cuda_brings(const backend_cuda *b, const cuda_span *s, const layer_weights *l) {
+    const experts_up_args up = {.act = cuda_hidden_acts(b, s),
+                                .gate = step_matrix(&l->exp_gate, &l->gate, 0),
+                                .up = step_matrix(&l->exp_up, &l->up, 0),
+                                .n_cols = b->config->n_embd,
+                                .n_ff_shared = b->config->n_ff_shared};
+    return b->experts.fetches && s->n_rows <= FETCH_MAX_ROWS && experts_up_is_common(&up);
+}
+
+uint64_t *cuda_places_row(const backend_cuda *b, const cuda_span *s) {
+    return (uint64_t *)cuda_ptr(cuda_work_at(b, b->layout.work.places)) +
+           (size_t)s->first_row * b->config->n_experts_used;
+}
+
+static void set_coming(const backend_cuda *b, const layer_weights *l, uint32_t layer,
+                       uint64_t down_at, experts_up_args *up) {
+    size_t records = (size_t)layer * b->config->n_experts;
+    up->turns = cuda_ptr(cuda_work_at(b, b->layout.work.expert_turns));
+    up->source = b->experts.all + records * b->layout.slot_bytes;
+    up->slot_bytes = b->layout.slot_bytes;
+    up->down_offset = down_at;
+    up->down_bytes = layer_expert_bytes(l) - down_at;
+}
+
 static void run_step(backend_cuda *b, const cuda_span *s, const layer_weights *l,
                      uint32_t layer, bool quantized) {
     const model_config *c = b->config;
     const cuda_work *w = &b->layout.work;
+    bool placed = b->experts.cache == NULL || b->experts.fetches;
     uint32_t cols = c->n_ff_expert > c->n_ff_shared ? c->n_ff_expert : c->n_ff_shared;
     uint64_t up_at = cuda_expert_matrix_bytes(&l->exp_gate),
              down_at = up_at + cuda_expert_matrix_bytes(&l->exp_up);
     float *h = cuda_rows(b, w->step_h, 0, 0);
     void *h_act = quantized ? cuda_acts(b, w->step_h_act, 0, cols) : NULL;
-    const experts_up_args up = {.records = cuda_ptr(cuda_records_row(b, layer)),
-                                .experts = cuda_chosen_rows(b, s),
-                                .x = cuda_hidden_rows(b, s),
-                                .act = cuda_hidden_acts(b, s),
-                                .h = h,
-                                .h_act = h_act,
-                                .x_stride = c->n_embd,
-                                .act_stride = cuda_act_row_bytes(c->n_embd),
-                                .h_stride = cols,
-                                .h_act_stride = cuda_act_row_bytes(cols),
-                                .gate = step_matrix(&l->exp_gate, &l->gate, 0),
-                                .up = step_matrix(&l->exp_up, &l->up, up_at),
-                                .n_rows = s->n_rows,
-                                .n_used = c->n_experts_used,
-                                .n_cols = c->n_embd,
-                                .n_ff = c->n_ff_expert,
-                                .n_ff_shared = c->n_ff_shared};
+    experts_up_args up = {.records = cuda_ptr(cuda_records_row(b, layer)),
+                          .places = placed ? cuda_places_row(b, s) : NULL,
+                          .experts = cuda_chosen_rows(b, s),
+                          .x = cuda_hidden_rows(b, s),
+                          .act = cuda_hidden_acts(b, s),
+                          .h = h,
+                          .h_act = h_act,
+                          .x_stride = c->n_embd,
+                          .act_stride = cuda_act_row_bytes(c->n_embd),
+                          .h_stride = cols,
+                          .h_act_stride = cuda_act_row_bytes(cols),
+                          .gate = step_matrix(&l->exp_gate, &l->gate, 0),
+                          .up = step_matrix(&l->exp_up, &l->up, up_at),
+                          .n_rows = s->n_rows,
+                          .n_used = c->n_experts_used,
+                          .n_cols = c->n_embd,
+                          .n_ff = c->n_ff_expert,
+                          .n_ff_shared = c->n_ff_shared};
+    if (cuda_brings(b, s, l)) set_coming(b, l, layer, down_at, &up);
     cuda_shape shape;
     cuda_kernel kernel = experts_up_choose(&up, &shape);
     cuda_launch(b, kernel, shape, &up);
     const experts_down_args down = {.records = up.records,
+                                    .places = up.places,
                                     .experts = up.experts,
                                     .weights = cuda_weight_rows(b, s),
                                     .shared_gate =
@@ -245,7 +273,8 @@ void cuda_expert_layer(backend *base, const layer_weights *l, uint32_t layer_ind
         } else if (b->experts.cache != NULL && !b->experts.fetches) {
             run_gathered(b, s, l, layer_index, quantized || shared_quantized);
         } else {
-            if (b->experts.fetches) cuda_fetch_layer(b, l, layer_index, cuda_chosen_rows(b, s));
+            if (b->experts.fetches && !cuda_brings(b, s, l))
+                cuda_fetch_layer(b, l, layer_index, cuda_chosen_rows(b, s));
             run_step(b, s, l, layer_index, quantized || shared_quantized);
         }
     }

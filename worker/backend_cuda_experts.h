@@ -16,6 +16,8 @@ int32_t *cuda_chosen_rows(const backend_cuda *b, const cuda_span *s);
 float *cuda_weight_rows(const backend_cuda *b, const cuda_span *s);
 /* The device's table of a layer's records. */
 cuda_pointer cuda_records_row(const backend_cuda *b, uint32_t layer);
+/* Where the records of a decoding span's pairs lie, which the router's launch or the fetch tells. */
+uint64_t *cuda_places_row(const backend_cuda *b, const cuda_span *s);
 /* Bytes of one expert's matrix in a record. */
 uint64_t cuda_expert_matrix_bytes(const weight_experts *w);
 /* Wait for the router's choice of a span and list its experts in b->experts; false: failed. */

@@ -1,8 +1,8 @@
 /* backend_cuda_fetch.c - decoding steps whose missing experts the GPU brings in by itself.
  *
  * The host gives each step the slots that may go and reads afterwards, in notes that the
- * kernel wrote to host memory, what became of every look-up; its cache follows in the same
- * order.  So the policy stays in memory/expert_cache.c and a step is one graph, with no look
+ * last layer's launch wrote to host memory, what became of every look-up; its cache follows in
+ * the same order.  So the policy stays in memory/expert_cache.c and a step is one graph, with no look
  * of the host between layers.  kernels/cuda/experts_fetch.h has the kernel's part.
  *
  * It needs every record in pinned memory.  Steps of other kinds (prompts, many rows, the CPU
@@ -82,30 +82,41 @@ void cuda_fetch_begin(backend_cuda *b, fetch_step *step) {
     step->next = step->done = 0;
 }
 
-void cuda_fetch_layer(backend_cuda *b, const layer_weights *l, uint32_t layer,
-                      const int32_t *experts) {
+static experts_fetch_args fetch_args(const backend_cuda *b, const layer_weights *l,
+                                     uint32_t layer) {
     const cuda_experts *x = &b->experts;
     const cuda_work *w = &b->layout.work;
     uint32_t n = b->config->n_experts;
-    size_t first = (size_t)layer * n;
-    const experts_fetch_args args = {
-        .experts = experts,
-        .records = (uint64_t *)cuda_ptr(cuda_work_at(b, w->records)) + first,
-        .slot_of = cuda_ptr(cuda_work_at(b, w->slot_of)),
-        .slot_owner = cuda_ptr(cuda_work_at(b, w->slot_owner)),
-        .slot_step = cuda_ptr(cuda_work_at(b, w->slot_step)),
-        .step = cuda_ptr(cuda_work_at(b, w->fetch)),
-        .notes = x->notes + (size_t)layer * FETCH_MAX_PAIRS,
-        .source = x->all + first * b->layout.slot_bytes,
-        .slots = cuda_ptr(cuda_part_at(b, CUDA_PART_SLOTS)),
-        .staging = cuda_ptr(cuda_part_at(b, CUDA_PART_STAGING)),
-        .slot_bytes = b->layout.slot_bytes,
-        .record_bytes = layer_expert_bytes(l),
-        .layer = layer,
-        .n_experts = n,
-        .n_pairs = b->spans[0].n_rows * b->config->n_experts_used,
-        .most_inserts = b->params.inserts_per_layer,
-        .n_staging = b->layout.n_staging};
+    return (experts_fetch_args){.places = cuda_ptr(cuda_work_at(b, w->places)),
+                                .slot_of = cuda_ptr(cuda_work_at(b, w->slot_of)),
+                                .slot_owner = cuda_ptr(cuda_work_at(b, w->slot_owner)),
+                                .slot_step = cuda_ptr(cuda_work_at(b, w->slot_step)),
+                                .step = cuda_ptr(cuda_work_at(b, w->fetch)),
+                                .notes = cuda_ptr(cuda_work_at(b, w->fetch_notes)),
+                                .told = layer + 1 == b->config->n_layers ? x->notes : NULL,
+                                .source = x->all + (size_t)layer * n * b->layout.slot_bytes,
+                                .slots = cuda_ptr(cuda_part_at(b, CUDA_PART_SLOTS)),
+                                .staging = cuda_ptr(cuda_part_at(b, CUDA_PART_STAGING)),
+                                .slot_bytes = b->layout.slot_bytes,
+                                .record_bytes = layer_expert_bytes(l),
+                                .layer = layer,
+                                .n_experts = n,
+                                .n_pairs = b->spans[0].n_rows * b->config->n_experts_used,
+                                .most_inserts = b->params.inserts_per_layer,
+                                .n_staging = b->layout.n_staging};
+}
+
+void cuda_fetch_route(backend_cuda *b, const layer_weights *l, uint32_t layer,
+                      const router_cuda_args *router) {
+    router_fetch_args args = {.router = *router, .fetch = fetch_args(b, l, layer)};
+    args.fetch.turns = cuda_ptr(cuda_work_at(b, b->layout.work.expert_turns));
+    cuda_launch(b, CUDA_KERNEL_router_fetch, router_fetch_shape(b->spans[0].n_rows), &args);
+}
+
+void cuda_fetch_layer(backend_cuda *b, const layer_weights *l, uint32_t layer,
+                      const int32_t *experts) {
+    experts_fetch_args args = fetch_args(b, l, layer);
+    args.experts = experts;
     cuda_launch(b, CUDA_KERNEL_experts_fetch, experts_fetch_shape(), &args);
 }
 
@@ -127,7 +138,7 @@ static size_t list_distinct(const fetch_note *notes, size_t n, int32_t *experts,
 
 static void settle_layer(backend_cuda *b, uint32_t layer, size_t n) {
     cuda_experts *x = &b->experts;
-    const fetch_note *notes = x->notes + (size_t)layer * FETCH_MAX_PAIRS;
+    const fetch_note *notes = x->notes + layer * n;
     size_t bytes = layer_expert_bytes(&b->weights->layers[layer]);
     x->n_active = list_distinct(notes, n, x->active, x->counts);
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);

@@ -1,5 +1,5 @@
 /* backend_cuda_ops.c - norms, matrices, and what mixes tokens, span by span. */
-#include "worker/backend_cuda.h"
+#include "worker/backend_cuda_experts.h"
 
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matvec.h"
@@ -334,11 +334,13 @@ static bool all_float(const cuda_product *list, size_t n) {
     return true;
 }
 
-static void run_router(backend_cuda *b, const cuda_span *s, size_t layer, const float *logits) {
+static void run_router(backend_cuda *b, const cuda_span *s, const layer_weights *l,
+                       const float *logits) {
     const model_config *c = b->config;
     const cuda_work *w = &b->layout.work;
-    size_t routed_row = layer * b->batch.view.n_rows + s->first_row;
-    const router_cuda_args args = {
+    uint32_t layer = (uint32_t)(l - b->weights->layers);
+    size_t routed_row = (size_t)layer * b->batch.view.n_rows + s->first_row;
+    router_cuda_args args = {
         .base = {.logits = logits,
                  .experts = id_row(b, w->chosen, s->first_row),
                  .weights = cuda_rows(b, w->weights, s->first_row, c->n_experts_used),
@@ -346,6 +348,14 @@ static void run_router(backend_cuda *b, const cuda_span *s, size_t layer, const 
                  .n_experts = c->n_experts,
                  .n_used = c->n_experts_used},
         .routed = b->batch.routed != NULL ? id_row(b, w->routed, routed_row) : NULL};
+    if (s->decodes && cuda_brings(b, s, l)) {
+        cuda_fetch_route(b, l, layer, &args);
+        return;
+    }
+    if (s->decodes && b->experts.cache == NULL) {
+        args.records = cuda_ptr(cuda_records_row(b, layer));
+        args.places = cuda_places_row(b, s);
+    }
     cuda_launch(b, CUDA_KERNEL_router, router_shape(s->n_rows), &args);
 }
 
@@ -366,7 +376,7 @@ void cuda_route(backend *base, const layer_weights *l) {
             cuda_multiply(b, s->decodes, products, 2, input_rows(b, INPUT_HIDDEN, s->first_row),
                           input_acts(b, INPUT_HIDDEN, s->first_row), s->n_rows);
         }
-        run_router(b, s, (size_t)(l - b->weights->layers), logits);
+        run_router(b, s, l, logits);
     }
 }
 

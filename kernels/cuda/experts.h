@@ -4,9 +4,11 @@
  *   experts_up    h = silu(gate x) * (up x) of each pair (row, rank), and of the shared expert
  *                 as pair n_rows * n_used + row; float32 (h) or quantized (h_act), where
  *                 every 16 values have a scale of their own.
+ *   experts_up_coming  the same, and meanwhile the records that are marked EXPERT_COMING are read
+ *                 from host memory into their places.
  *   experts_down  out = x + sum of weight * (down h) in rank order + sigmoid(gate) * shared
  *                 Launched with programmatic serialization, experts_up must be the launch before
- *                 it: it reads records, experts and weights before it waits.
+ *                 it: it reads places, records, experts and weights before it waits.
  * Prefill:
  *   experts_sort  pairs by expert: the lists and tiles of matmul.h's grouped form
  *   matmul_q8 twice, swiglu, matmul_q8 with out_rows = pair numbers, then moe_combine.
@@ -15,6 +17,7 @@
  *         up and down at the offsets; 0: it is not here.  experts_up then skips the pair, and
  *         experts_down (and moe_combine) take foreign[pair][dim], computed elsewhere.
  *         The table is read when the kernel runs, so a captured graph follows the cache.
+ *         places[pair], where it is given, has the same by pair instead, from the router's launch.
  * Order   moe_combine.h; results are the same bits wherever an expert lies.
  */
 #ifndef SILICEO_KERNELS_CUDA_EXPERTS_H
@@ -49,8 +52,25 @@ typedef struct expert_matrix {
 } expert_matrix;
 KERNEL_ARGS_SIZE(expert_matrix, 56);
 
+/* In an address of places: the record lies there when experts_up_coming is done. */
+#define EXPERT_COMING 1ull
+
+/* One pair's part in experts_up_coming, in the order in which they are begun. */
+typedef struct expert_turn {
+    uint64_t
+        place; /* 0: nothing to do; a missing expert's pairs are all done in its first's turn */
+    uint32_t pair;
+    uint32_t expert;
+} expert_turn;
+KERNEL_ARGS_SIZE(expert_turn, 16);
+
+/* The most pairs of experts_up_coming; so many missing records are begun before what is there:
+ * enough to fill the bus. */
+enum { EXPERTS_COMING_PAIRS = 128, EXPERTS_COMING_FIRST = 4 };
+
 typedef struct experts_up_args {
     const uint64_t *records; /* [n_experts] */
+    const uint64_t *places;  /* [pairs], or NULL */
     const int32_t *experts;  /* [n_rows][n_used] */
     const float *x;          /* for float weights, or exactness (act NULL) */
     const void *act;
@@ -68,25 +88,36 @@ typedef struct experts_up_args {
     uint32_t n_ff;        /* of a routed expert, a multiple of 32 where h_act is given */
     uint32_t n_ff_shared; /* 0: no shared expert */
     uint32_t reserved;
+    /* Of experts_up_coming alone, and then not NULL: */
+    const expert_turn *turns;    /* [pairs] */
+    const unsigned char *source; /* [n_experts] records of the layer, host memory */
+    uint64_t slot_bytes;         /* from record to record there */
+    uint64_t down_offset;        /* in a record, of what follows gate and up */
+    uint64_t down_bytes;
 } experts_up_args;
-KERNEL_ARGS_SIZE(experts_up_args, 216);
+KERNEL_ARGS_SIZE(experts_up_args, 264);
 
-/* experts_up has the common case: Q4_K throughout, rows of at most EXPERTS_UP_COLS. */
-static inline cuda_kernel experts_up_choose(const experts_up_args *a, cuda_shape *s) {
-    const uint32_t most = a->n_ff > a->n_ff_shared ? a->n_ff : a->n_ff_shared;
-    const uint32_t pairs = a->n_rows * (a->n_used + (a->n_ff_shared > 0 ? 1u : 0u));
+/* The common case: Q4_K throughout, rows of at most EXPERTS_UP_COLS. */
+static inline int experts_up_is_common(const experts_up_args *a) {
     const int routed = a->gate.type == QUANT_Q4_K && a->up.type == QUANT_Q4_K;
     const int shared = a->n_ff_shared == 0 ||
                        (a->gate.shared_type == QUANT_Q4_K && a->up.shared_type == QUANT_Q4_K);
+    return a->act != NULL && routed && shared && a->n_cols <= EXPERTS_UP_COLS;
+}
+
+/* turns are given in the common case alone. */
+static inline cuda_kernel experts_up_choose(const experts_up_args *a, cuda_shape *s) {
+    const uint32_t most = a->n_ff > a->n_ff_shared ? a->n_ff : a->n_ff_shared;
+    const uint32_t pairs = a->n_rows * (a->n_used + (a->n_ff_shared > 0 ? 1u : 0u));
     *s = cuda_shape_of(cuda_ceil_div(most, EXPERTS_UP_ROWS), pairs, EXPERTS_UP_BLOCK);
     s->shared_bytes = a->act != NULL ? (uint32_t)cuda_act_row_bytes(a->n_cols) : 0;
-    return a->act != NULL && routed && shared && a->n_cols <= EXPERTS_UP_COLS
-               ? CUDA_KERNEL_experts_up
-               : CUDA_KERNEL_experts_up_any;
+    if (a->turns != NULL) return CUDA_KERNEL_experts_up_coming;
+    return experts_up_is_common(a) ? CUDA_KERNEL_experts_up : CUDA_KERNEL_experts_up_any;
 }
 
 typedef struct experts_down_args {
     const uint64_t *records;
+    const uint64_t *places; /* [pairs], or NULL */
     const int32_t *experts;
     const float *weights;     /* [n_rows][n_used] */
     const float *shared_gate; /* [n_rows] raw logits */
@@ -105,7 +136,7 @@ typedef struct experts_down_args {
     uint32_t n_ff_shared;
     uint32_t reserved;
 } experts_down_args;
-KERNEL_ARGS_SIZE(experts_down_args, 168);
+KERNEL_ARGS_SIZE(experts_down_args, 176);
 
 /* Types that experts_down has. */
 static inline int experts_wide(uint32_t type) {

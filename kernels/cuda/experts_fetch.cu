@@ -1,25 +1,32 @@
 /* experts_fetch.cu - missing experts from host memory to slots; kernels/cuda/experts_fetch.h.
  *
- * Launch  grid FETCH_BLOCKS, block FETCH_BLOCK.  Every block finds out by itself what is missing
- *         and where it goes, from tables that nobody writes meanwhile; all copy; the last one to
- *         finish writes the tables.  Where nothing is missing, one block notes it.
- * Cost    all there: a launch and two dependent loads.  Else the records' bytes over the bus:
- *         FETCH_BLOCKS x FETCH_BLOCK x 64 bytes are on their way at a time, 2 MB, which covers
- *         the latency of any bus.
+ * Launch  router_fetch: one block, a warp a row.  Tables are in shared memory before the logits
+ *         are there.
+ *         experts_fetch: grid FETCH_BLOCKS, block FETCH_BLOCK.  Every block finds out by itself
+ *         what is missing and where it goes, from tables that nobody writes meanwhile; all copy;
+ *         the last one to finish writes the tables.  Where nothing is missing, one block notes it.
+ * Cost    all there: a launch, of router_fetch what the router alone would cost.  experts_fetch
+ *         else the records' bytes over the bus: FETCH_BLOCKS x FETCH_BLOCK x 64 bytes are on their
+ *         way at a time, 2 MB, which covers the latency of any bus.
  * Oracle  the expert cache of the host, worker/memory/expert_cache.c; tests/golden.
  */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/experts_fetch.h"
+#include "kernels/cuda/router.cuh"
 
 typedef struct fetch_plan {
+    int32_t there[ROUTER_MAX_EXPERTS]; /* slots of the layer's experts */
+    uint32_t ahead[WARP];              /* the next victims; NOBODY: of this step, or none */
     int32_t expert[FETCH_MAX_PAIRS];
     int32_t slot[FETCH_MAX_PAIRS]; /* of a hit, or the new one; negative: staged, repeated */
     int32_t note[FETCH_MAX_PAIRS];
-    uint64_t address[FETCH_MAX_PAIRS]; /* 0: of a repeated pair */
+    uint64_t address[FETCH_MAX_PAIRS]; /* of the pair that names the expert first */
+    uint32_t first[FETCH_MAX_PAIRS];   /* that pair */
     uint32_t missing[FETCH_MAX_PAIRS]; /* pairs */
+    uint32_t before[FETCH_MAX_PAIRS];  /* how many of those are before this pair */
     bool misses[FETCH_MAX_PAIRS];
     uint32_t candidate[WARP];
-    uint32_t n_missing, next;
+    uint32_t n_missing, number, n_victims, begin, next;
 } fetch_plan;
 
 DEVICE uint64_t record_address(const unsigned char *base, const experts_fetch_args &a,
@@ -27,28 +34,51 @@ DEVICE uint64_t record_address(const unsigned char *base, const experts_fetch_ar
     return (uint64_t)(uintptr_t)(base + (uint64_t)i * a.slot_bytes);
 }
 
-/* Threads 0 .. n_pairs - 1, one a pair.  All threads come here and to what follows, for the barriers. */
+/* Before the wait: no launch between this layer's plan and the one before it writes any of this.
+ * All threads come here and to what follows, for the barriers. */
+DEVICE void look_ahead(const experts_fetch_args &a, fetch_plan &p) {
+    const uint32_t i = threadIdx.x;
+    const int32_t *there = a.slot_of + (uint64_t)a.layer * a.n_experts;
+    for (uint32_t e = i; e < a.n_experts; e += blockDim.x)
+        p.there[e] = __ldcg(there + e);
+    if (i >= WARP) return;
+    const uint32_t number = __ldcg(&a.step->number), n_victims = __ldcg(&a.step->n_victims);
+    const uint32_t at = __ldcg(&a.step->next);
+    uint32_t slot = FETCH_NOBODY;
+    if (at + i < n_victims) slot = __ldcg(a.step->victims + at + i);
+    if (slot != FETCH_NOBODY && __ldcg(a.slot_step + slot) == number) slot = FETCH_NOBODY;
+    p.ahead[i] = slot;
+    if (i != 0) return;
+    p.number = number;
+    p.n_victims = n_victims;
+    p.begin = p.next = at;
+}
+
+/* Threads 0 .. n_pairs - 1, one a pair, whose experts are in the plan. */
 DEVICE bool look_up(const experts_fetch_args &a, fetch_plan &p) {
     const uint32_t i = threadIdx.x;
-    const bool mine = i < a.n_pairs;
-    const int32_t e = mine ? __ldcg(a.experts + i) : -1;
-    if (i < FETCH_MAX_PAIRS) p.expert[i] = e;
-    if (i == 0) p.n_missing = 0;
     __syncthreads();
-    bool first = mine;
-    for (uint32_t j = 0; j < i && j < a.n_pairs; j++)
-        if (p.expert[j] == e) first = false;
-    if (i < FETCH_MAX_PAIRS) {
-        const int32_t s = first ? __ldcg(a.slot_of + (uint64_t)a.layer * a.n_experts + e) : -1;
+    if (i < a.n_pairs) {
+        const int32_t e = p.expert[i];
+        uint32_t first = 0;
+        while (p.expert[first] != e)
+            first++;
+        const bool names = first == i;
+        const int32_t s = names ? p.there[e] : -1;
+        p.first[i] = first;
         p.slot[i] = s;
-        p.note[i] = first ? FETCH_HIT : FETCH_REPEATED;
+        p.note[i] = names ? FETCH_HIT : FETCH_REPEATED;
         p.address[i] = s >= 0 ? record_address(a.slots, a, s) : 0;
-        p.misses[i] = first && s < 0;
+        p.misses[i] = names && s < 0;
     }
     __syncthreads();
     if (i == 0) {
-        for (uint32_t k = 0; k < a.n_pairs; k++)
-            if (p.misses[k]) p.missing[p.n_missing++] = k;
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < a.n_pairs; k++) {
+            p.before[k] = n;
+            if (p.misses[k]) p.missing[n++] = k;
+        }
+        p.n_missing = n;
     }
     __syncthreads();
     return p.n_missing != 0;
@@ -61,22 +91,26 @@ DEVICE bool uses_slot(const fetch_plan &p, uint32_t n_pairs, uint32_t slot) {
     return used;
 }
 
-/* The victims from `at` to `end` that may go, in their order, to the missing pairs.  strict: not
- * those that this step used.  Every thread counts and returns how many are placed. */
+/* Victim `at`, or NOBODY where it may not go.  strict: not one that this step used. */
+DEVICE uint32_t victim_at(const experts_fetch_args &a, const fetch_plan &p, uint32_t at,
+                          bool strict) {
+    uint32_t slot = FETCH_NOBODY;
+    if (strict && at - p.begin < WARP) {
+        slot = p.ahead[at - p.begin];
+    } else if (at < p.n_victims) {
+        slot = __ldcg(a.step->victims + at);
+        if (strict && __ldcg(a.slot_step + slot) == p.number) slot = FETCH_NOBODY;
+    }
+    return slot != FETCH_NOBODY && uses_slot(p, a.n_pairs, slot) ? FETCH_NOBODY : slot;
+}
+
+/* The victims from `at` on that may go, in their order, to the missing pairs.  Every thread counts
+ * and returns how many are placed. */
 DEVICE uint32_t place_missing(const experts_fetch_args &a, fetch_plan &p, uint32_t at,
-                              uint32_t end, uint32_t n_placed, uint32_t want, bool strict) {
-    const uint32_t i = threadIdx.x, number = __ldcg(&a.step->number);
+                              uint32_t n_placed, uint32_t want, bool strict) {
+    const uint32_t i = threadIdx.x, end = p.n_victims;
     for (; at < end && n_placed < want; at += WARP) {
-        if (i < WARP) {
-            uint32_t slot = FETCH_NOBODY;
-            if (at + i < end) {
-                slot = __ldcg(a.step->victims + at + i);
-                if (uses_slot(p, a.n_pairs, slot) ||
-                    (strict && __ldcg(a.slot_step + slot) == number))
-                    slot = FETCH_NOBODY;
-            }
-            p.candidate[i] = slot;
-        }
+        if (i < WARP) p.candidate[i] = victim_at(a, p, at + i, strict);
         __syncthreads();
         for (uint32_t k = 0; k < WARP && n_placed < want; k++) {
             if (p.candidate[k] == FETCH_NOBODY) continue;
@@ -91,12 +125,10 @@ DEVICE uint32_t place_missing(const experts_fetch_args &a, fetch_plan &p, uint32
 
 DEVICE void plan_missing(const experts_fetch_args &a, fetch_plan &p) {
     const uint32_t i = threadIdx.x;
-    const uint32_t next = __ldcg(&a.step->next), n_victims = __ldcg(&a.step->n_victims);
     uint32_t want = p.n_missing < a.most_inserts ? p.n_missing : a.most_inserts;
     if (p.n_missing > a.n_staging + want) want = p.n_missing - a.n_staging;
-    if (i == 0) p.next = next;
-    uint32_t n_placed = place_missing(a, p, next, n_victims, 0, want, true);
-    n_placed = place_missing(a, p, 0, n_victims, n_placed, want, false);
+    uint32_t n_placed = place_missing(a, p, p.begin, 0, want, true);
+    n_placed = place_missing(a, p, 0, n_placed, want, false);
     if (i < p.n_missing) {
         const uint32_t pair = p.missing[i];
         const bool placed = i < n_placed;
@@ -122,22 +154,49 @@ DEVICE void copy_record(const unsigned char *from, unsigned char *to, uint64_t b
     }
 }
 
+/* The order in which experts_up_coming takes the pairs: as many missing ones as fill the bus, what
+ * is there, the other missing ones. */
+DEVICE void store_turn(const experts_fetch_args &a, const fetch_plan &p, uint32_t pair,
+                       uint64_t place) {
+    const bool misses = p.misses[pair];
+    const uint32_t before = p.before[pair], early = p.n_missing < EXPERTS_COMING_FIRST
+                                                        ? p.n_missing
+                                                        : (uint32_t)EXPERTS_COMING_FIRST;
+    uint32_t turn = early + pair - before;
+    if (misses) turn = before < early ? before : a.n_pairs - p.n_missing + before;
+    if (p.misses[p.first[pair]] && !misses) place = 0; /* done where it is named first */
+    ((uint4 *)a.turns)[turn] =
+        make_uint4((uint32_t)place, (uint32_t)(place >> 32), pair, (uint32_t)p.expert[pair]);
+}
+
+DEVICE void tell_host(const experts_fetch_args &a) {
+    const uint2 *notes = (const uint2 *)a.notes;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < (a.layer + 1) * a.n_pairs; i += blockDim.x)
+        ((uint2 *)a.told)[i] = __ldcg(notes + i);
+}
+
 /* A thread a pair: the tables and the host learn what the plan did. */
 DEVICE void commit(const experts_fetch_args &a, const fetch_plan &p) {
     const uint32_t pair = threadIdx.x;
-    if (pair >= a.n_pairs) return;
-    const int32_t e = p.expert[pair], s = p.slot[pair], note = p.note[pair];
-    const uint32_t id = a.layer * a.n_experts + (uint32_t)e;
-    if (note >= 0) {
-        const uint32_t former = __ldcg(a.slot_owner + s);
-        if (former != FETCH_NOBODY) a.slot_of[former] = -1;
-        a.slot_owner[s] = id;
-        a.slot_of[id] = s;
+    if (pair < a.n_pairs) {
+        const int32_t e = p.expert[pair], s = p.slot[pair], note = p.note[pair];
+        const uint32_t id = a.layer * a.n_experts + (uint32_t)e, first = p.first[pair];
+        const bool coming = a.turns != 0 && p.misses[first];
+        const uint64_t place = p.address[first] | (coming ? EXPERT_COMING : 0ull);
+        a.places[pair] = place;
+        if (a.turns != 0) store_turn(a, p, pair, place);
+        if (note >= 0) {
+            const uint32_t former = __ldcg(a.slot_owner + s);
+            if (former != FETCH_NOBODY) a.slot_of[former] = -1;
+            a.slot_owner[s] = id;
+            a.slot_of[id] = s;
+        }
+        if (s >= 0) a.slot_step[s] = p.number;
+        const fetch_note told = {e, note};
+        a.notes[a.layer * a.n_pairs + pair] = told;
     }
-    if (s >= 0) a.slot_step[s] = __ldcg(&a.step->number);
-    if (p.address[pair] != 0) a.records[e] = p.address[pair];
-    fetch_note told = {e, note};
-    a.notes[pair] = told;
+    if (a.told != 0) tell_host(a);
 }
 
 /* True for one block, when all have copied. */
@@ -152,7 +211,9 @@ DEVICE bool is_last(fetch_step *step) {
 
 KERNEL(experts_fetch, experts_fetch_args, FETCH_BLOCK) {
     __shared__ fetch_plan p;
+    look_ahead(a, p);
     launch_begin();
+    if (threadIdx.x < a.n_pairs) p.expert[threadIdx.x] = __ldcg(a.experts + threadIdx.x);
     if (look_up(a, p)) {
         plan_missing(a, p);
         for (uint32_t i = 0; i < p.n_missing; i++) {
@@ -169,4 +230,19 @@ KERNEL(experts_fetch, experts_fetch_args, FETCH_BLOCK) {
         return;
     }
     commit(a, p);
+}
+
+KERNEL(router_fetch, router_fetch_args, FETCH_MAX_ROWS *WARP) {
+    __shared__ fetch_plan p;
+    const uint32_t row = threadIdx.x / WARP, lane = lane_index(), n_used = a.router.base.n_used;
+    const int32_t told = router_told(a.router, row);
+    look_ahead(a.fetch, p);
+    launch_begin();
+    const int32_t e = router_choose(a.router, row, told);
+    if (lane < n_used) p.expert[row * n_used + lane] = e;
+    if (look_up(a.fetch, p)) {
+        plan_missing(a.fetch, p);
+        if (threadIdx.x == 0) a.fetch.step->next = p.next;
+    }
+    commit(a.fetch, p);
 }

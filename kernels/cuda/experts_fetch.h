@@ -1,26 +1,33 @@
 /* experts_fetch.h - experts of decoding rows that have no slot are brought from host memory by
  * the GPU itself, so that a token is one graph and nothing waits for the host.
  *
- * experts_fetch  Between the router and experts_up.  Looks every chosen expert up; a missing one
- *                is read from its record in pinned host memory, over the bus, into the next slot
- *                of `victims` that this step has not used (when none is left, that this layer does
- *                not use), and the slot's former expert is no longer found.  At most most_inserts
- *                of a layer take slots; the others are read into the staging records, for
- *                this layer alone, and what has no place there takes slots all the same.
- *                records[e] becomes the address of every chosen expert.
- * Host    chooses the victims before a step and reads in `notes` afterwards what became of
- *         every pair; both follow the same order, so that its own table stays equal.
- * Limits  FETCH_MAX_PAIRS pairs.  More than n_staging need so many victims that those of them that
- *         this layer uses may stay (experts_fetch_fits).  slot_bytes is a multiple of 16.
+ * The plan       Every chosen expert is looked up.  A missing one is to be read from its record in
+ *                pinned host memory, over the bus, into the next slot of `victims` that this step
+ *                has not used (when none is left, that this layer does not use), and the slot's
+ *                former expert is no longer found.  At most most_inserts of a layer take slots;
+ *                the others are read into the staging records, for this layer alone, and what
+ *                has no place there takes slots all the same.  places[pair] becomes the address
+ *                of every pair's record.
+ * router_fetch   The router of all rows (router.h) and the plan in one launch.  Nothing is read
+ *                yet: missing records are marked EXPERT_COMING, and experts_up_coming brings
+ *                them while it computes what is there (experts.h).
+ * experts_fetch  The plan and the reading, between the router and an experts_up that cannot.
+ * Host           chooses the victims before a step and reads in `told` afterwards what became
+ *                of every pair; both follow the same order, so that its own table stays equal.
+ * Limits         FETCH_MAX_PAIRS pairs, for router_fetch FETCH_MAX_ROWS rows.  More than n_staging
+ *                need so many victims that those of them that this layer uses may stay
+ *                (experts_fetch_fits).  slot_bytes is a multiple of 16.
  */
 #ifndef SILICEO_KERNELS_CUDA_EXPERTS_FETCH_H
 #define SILICEO_KERNELS_CUDA_EXPERTS_FETCH_H
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/router.h"
 #include <stdbool.h>
 
 enum {
-    FETCH_MAX_PAIRS = 128,
+    FETCH_MAX_PAIRS = EXPERTS_COMING_PAIRS,
+    FETCH_MAX_ROWS = 8, /* a warp each */
     FETCH_MAX_VICTIMS = 256,
     FETCH_BLOCK = 512,
     FETCH_BLOCKS = 64,
@@ -46,13 +53,16 @@ typedef struct fetch_note {
 } fetch_note;
 
 typedef struct experts_fetch_args {
-    const int32_t *experts; /* [n_pairs] */
-    uint64_t *records;      /* [n_experts], of the layer */
+    const int32_t *experts; /* [n_pairs]; of experts_fetch alone */
+    uint64_t *places;       /* [n_pairs] */
+    expert_turn *turns;     /* [n_pairs], of router_fetch alone; NULL: read at once */
     int32_t *slot_of;       /* [n_layers][n_experts], negative: in none */
     uint32_t *slot_owner;   /* [n_slots] layer * n_experts + expert, or FETCH_NOBODY */
     uint32_t *slot_step;    /* [n_slots] number of the step that used it last */
     fetch_step *step;
-    fetch_note *notes;           /* [n_pairs], host memory */
+    fetch_note *notes; /* [n_layers][n_pairs], device memory */
+    fetch_note
+        *told; /* the same in host memory, written when it is not NULL: by the last layer */
     const unsigned char *source; /* [n_experts] records of the layer, host memory */
     unsigned char *slots;
     unsigned char *staging; /* [n_staging] records */
@@ -65,7 +75,14 @@ typedef struct experts_fetch_args {
     uint32_t n_staging;
     uint32_t reserved;
 } experts_fetch_args;
-KERNEL_ARGS_SIZE(experts_fetch_args, 120);
+KERNEL_ARGS_SIZE(experts_fetch_args, 136);
+
+/* The router chooses among fetch.n_experts for fetch.n_pairs; its own records are NULL. */
+typedef struct router_fetch_args {
+    router_cuda_args router;
+    experts_fetch_args fetch;
+} router_fetch_args;
+KERNEL_ARGS_SIZE(router_fetch_args, 200);
 
 /* Whether so many pairs of any layer find a place: what is there stays, at most n_staging of what
  * is missing are staged, and the rest takes the place of victims. */
@@ -76,6 +93,10 @@ static inline bool experts_fetch_fits(uint32_t n_pairs, uint32_t n_staging,
 
 static inline cuda_shape experts_fetch_shape(void) {
     return cuda_shape_of(FETCH_BLOCKS, 1, FETCH_BLOCK);
+}
+
+static inline cuda_shape router_fetch_shape(uint32_t n_rows) {
+    return cuda_shape_of(1, 1, 32 * n_rows);
 }
 
 #endif

@@ -5,9 +5,14 @@
  *         and the same 2 of up, its 4 rows loaded whole before the first product.  Its registers
  *         let three blocks share a multiprocessor, so that a row's 288 blocks are one wave.
  *         experts_up_any: the same for every type, two rows at a time or fewer.
+ *         experts_up_coming: as experts_up, where a missing record's blocks bring their own rows
+ *         of gate and up, and each a share of down, from host memory; the others compute meanwhile
+ *         and experts_down loads what is there.  No block waits for another, so nothing depends
+ *         on which of them run at the same time, or in which order.
  *         experts_down: grid (n_embd / 8, rows), a warp an expert: it has 8 rows' weights on
  *         their way before it waits for experts_up; one thread a row sums up in rank order.
- * Cost    one read of the active experts' weights a pair; duplicates among rows meet in L2.
+ * Cost    one read of the active experts' weights a pair; duplicates among rows meet in L2.  A
+ *         missing record crosses the bus once, 20 KB a block being on their way at a time.
  * Oracle  float64 products on the same quantized activations; tests/kernels/cuda_expert_cases.c.
  */
 #include "kernels/cuda/experts.h"
@@ -22,6 +27,13 @@ DEVICE matrix_view expert_view(const expert_matrix &e, uint64_t record, uint32_t
     m.type = record != 0 ? e.type : e.shared_type;
     m.n_cols = n_cols;
     return m;
+}
+
+/* Where a pair's record is; 0: nowhere here. */
+DEVICE uint64_t place_of(const uint64_t *places, const uint64_t *records,
+                         const int32_t *experts, uint32_t pair) {
+    if (places != 0) return __ldcg(places + pair);
+    return __ldcg(records + __ldcg(experts + pair));
 }
 
 /* ---- gate, up, SwiGLU ---- */
@@ -47,11 +59,11 @@ DEVICE const unsigned char *up_row(const up_rows &u, int r) {
 }
 
 /* ROWS of the four rows, from `from` on. */
-template <int TYPE, int ROWS>
+template <int TYPE, int ROWS, bool FRESH = false>
 DEVICE void up_load(const up_rows &u, int from, uint32_t w, wide_raw<TYPE> (&raw)[ROWS]) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        wide_load<TYPE>(from + r < 2 ? u.gate : u.up, up_row(u, from + r), w, raw[r]);
+        wide_load<TYPE, FRESH>(from + r < 2 ? u.gate : u.up, up_row(u, from + r), w, raw[r]);
 }
 
 template <int TYPE, int ROWS>
@@ -85,7 +97,7 @@ DEVICE void up_short(const up_rows &u, const void *act, uint32_t n_cols, uint4 *
     if (w < n_wide) up_dot<TYPE, 4>(raw, 0, x, w, acc);
 }
 
-template <int TYPE>
+template <int TYPE, bool FRESH = false>
 DEVICE void up_long(const up_rows &u, const void *act, uint32_t n_cols, uint4 *shared,
                     float (&acc)[4]) {
     const wide_acts x = wide_acts_copy<TYPE>(shared, act, n_cols);
@@ -95,7 +107,7 @@ DEVICE void up_long(const up_rows &u, const void *act, uint32_t n_cols, uint4 *s
 #pragma unroll
         for (int from = 0; from < 4; from += 2) {
             wide_raw<TYPE> raw[2];
-            up_load<TYPE, 2>(u, from, w, raw);
+            up_load<TYPE, 2, FRESH>(u, from, w, raw);
             up_dot<TYPE, 2>(raw, from, x, w, acc);
         }
     }
@@ -106,8 +118,12 @@ typedef struct up_place {
     bool routed;
 } up_place;
 
+/* The shared expert's rows are the last, with turns the first. */
 DEVICE up_place place_up(const experts_up_args &a) {
-    const uint32_t n_pairs = a.n_rows * a.n_used, pair = blockIdx.y;
+    const uint32_t n_pairs = a.n_rows * a.n_used;
+    uint32_t pair = blockIdx.y;
+    if (a.turns != 0 && a.n_ff_shared > 0)
+        pair = pair < a.n_rows ? n_pairs + pair : pair - a.n_rows;
     up_place p;
     p.pair = pair;
     p.routed = pair < n_pairs;
@@ -118,8 +134,7 @@ DEVICE up_place place_up(const experts_up_args &a) {
 }
 
 /* False when there is nothing to do: no such rows, or the expert is not here. */
-DEVICE bool rows_up(const experts_up_args &a, const up_place &p, up_rows &u) {
-    const uint64_t record = p.routed ? __ldcg(a.records + __ldcg(a.experts + p.pair)) : 0;
+DEVICE bool rows_up(const experts_up_args &a, const up_place &p, uint64_t record, up_rows &u) {
     if (p.first >= p.n_ff || (p.routed && record == 0)) return false;
     const uint32_t row = p.first + threadIdx.x / WARP * 2, last = p.n_ff - 1;
     u.gate = expert_view(a.gate, record, a.n_cols);
@@ -127,6 +142,10 @@ DEVICE bool rows_up(const experts_up_args &a, const up_place &p, up_rows &u) {
     u.row0 = row < last ? row : last;
     u.row1 = row + 1 < last ? row + 1 : last;
     return true;
+}
+
+DEVICE uint64_t record_up(const experts_up_args &a, const up_place &p) {
+    return p.routed ? place_of(a.places, a.records, a.experts, p.pair) : 0;
 }
 
 DEVICE const void *up_acts(const experts_up_args &a, const up_place &p) {
@@ -184,10 +203,118 @@ KERNEL_FIT(experts_up, experts_up_args, EXPERTS_UP_BLOCK, 3) {
     const up_place p = place_up(a);
     up_rows u;
     launch_begin();
-    if (!rows_up(a, p, u)) return;
-    const unsigned char *act = (const unsigned char *)a.act + p.row * a.act_stride;
+    if (!rows_up(a, p, record_up(a, p), u)) return;
+    const void *act = up_acts(a, p);
     float acc[4] = {};
     up_short<QUANT_Q4_K>(u, act, a.n_cols, shared, acc);
+    up_store(a, p, acc, hidden);
+}
+
+/* ---- the same, while missing records come ---- */
+
+/* What a block of a missing record keeps in shared memory, since registers are dear. */
+typedef struct coming {
+    int32_t experts[EXPERTS_COMING_PAIRS];
+    float hidden[EXPERTS_UP_ROWS];
+    uint64_t place;
+    uint32_t pair;
+} coming;
+
+/* Bytes `offset` on of the record from host memory to their place, by the block, in words of 16 bytes:
+ * every thread has five on their way before it stores. */
+DEVICE void bring(const experts_up_args &a, const coming &c, uint64_t offset, uint32_t n) {
+    enum { HELD = 5 };
+    const uint64_t expert = (uint64_t)c.experts[c.pair];
+    const uint4 *from = (const uint4 *)(a.source + expert * a.slot_bytes + offset);
+    uint4 *to = (uint4 *)(uintptr_t)((c.place & ~EXPERT_COMING) + offset);
+#pragma unroll 1
+    for (uint32_t at = threadIdx.x; at < n; at += HELD * EXPERTS_UP_BLOCK) {
+        uint4 held[HELD];
+#pragma unroll
+        for (uint32_t k = 0; k < HELD; k++) {
+            const uint32_t i = at + k * EXPERTS_UP_BLOCK;
+            held[k] = load16(from + (i < n ? i : n - 1));
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < HELD; k++)
+            if (at + k * EXPERTS_UP_BLOCK < n) to[at + k * EXPERTS_UP_BLOCK] = held[k];
+    }
+}
+
+/* The block's rows of gate or up. */
+DEVICE void bring_rows(const experts_up_args &a, const coming &c, const expert_matrix &m) {
+    const uint32_t first = blockIdx.x * EXPERTS_UP_ROWS, left = a.n_ff - first;
+    const uint32_t n = left < EXPERTS_UP_ROWS ? left : (uint32_t)EXPERTS_UP_ROWS;
+    bring(a, c, m.offset + first * m.row_bytes, (uint32_t)(n * m.row_bytes / 16));
+}
+
+/* The block's share of down. */
+DEVICE void bring_down(const experts_up_args &a, const coming &c) {
+    const uint32_t n_parts = (a.n_ff + EXPERTS_UP_ROWS - 1) / EXPERTS_UP_ROWS;
+    const uint32_t words = (uint32_t)((a.down_bytes + 15) / 16);
+    const uint32_t each = (words + n_parts - 1) / n_parts, first = blockIdx.x * each;
+    const uint32_t left = first < words ? words - first : 0;
+    bring(a, c, a.down_offset + (uint64_t)first * 16, left < each ? left : each);
+}
+
+/* The block's rows of all pairs that name the expert. */
+DEVICE void up_for_all(const experts_up_args &a, coming &c, uint4 *shared) {
+    up_place p;
+    up_rows u;
+    p.first = blockIdx.x * EXPERTS_UP_ROWS;
+    p.n_ff = a.n_ff;
+    p.routed = true;
+    (void)rows_up(a, p, c.place & ~EXPERT_COMING, u);
+#pragma unroll 1
+    for (p.pair = c.pair; p.pair < a.n_rows * a.n_used; p.pair++) {
+        if (c.experts[p.pair] != c.experts[c.pair]) continue;
+        p.row = p.pair / a.n_used;
+        float acc[4] = {};
+        up_long<QUANT_Q4_K, true>(u, up_acts(a, p), a.n_cols, shared, acc);
+        up_store(a, p, acc, c.hidden);
+        __syncthreads();
+    }
+}
+
+/* The block brings its rows of gate and up, computes them, and brings its share of down: every
+ * other block before, so that some are at the bus while others compute. */
+DEVICE void up_coming(const experts_up_args &a, uint32_t pair, uint64_t place, uint4 *shared) {
+    __shared__ coming one[1];
+    coming &c = one[0];
+    if (threadIdx.x == 0) {
+        c.pair = pair;
+        c.place = place;
+    }
+    for (uint32_t i = threadIdx.x; i < a.n_rows * a.n_used; i += EXPERTS_UP_BLOCK)
+        c.experts[i] = __ldcg(a.experts + i);
+    __syncthreads();
+    if (blockIdx.x * EXPERTS_UP_ROWS >= a.n_ff) return;
+    if (blockIdx.x % 2 != 0) bring_down(a, c);
+    bring_rows(a, c, a.gate);
+    bring_rows(a, c, a.up);
+    __syncthreads();
+    up_for_all(a, c, shared);
+    if (blockIdx.x % 2 == 0) bring_down(a, c);
+}
+
+KERNEL_FIT(experts_up_coming, experts_up_args, EXPERTS_UP_BLOCK, 3) {
+    DYNAMIC_SHARED(shared);
+    __shared__ float hidden[EXPERTS_UP_ROWS];
+    const uint32_t n_shared = a.n_ff_shared > 0 ? a.n_rows : 0;
+    up_place p = place_up(a);
+    uint64_t place = 0;
+    launch_begin();
+    if (p.routed) {
+        const uint4 turn = __ldcg((const uint4 *)a.turns + (blockIdx.y - n_shared));
+        place = (uint64_t)turn.y << 32 | turn.x;
+        p.pair = turn.z;
+        p.row = p.pair / a.n_used;
+    }
+    if (place & EXPERT_COMING) return up_coming(a, p.pair, place, shared);
+    up_rows u;
+    if (!rows_up(a, p, place, u)) return;
+    float acc[4] = {};
+    up_short<QUANT_Q4_K>(u, up_acts(a, p), a.n_cols, shared, acc);
     up_store(a, p, acc, hidden);
 }
 
@@ -198,8 +325,8 @@ KERNEL(experts_up_any, experts_up_args, EXPERTS_UP_BLOCK) {
     const up_place p = place_up(a);
     up_rows u;
     launch_begin();
-    if (!rows_up(a, p, u)) return;
-    const unsigned char *act = (const unsigned char *)a.act + p.row * a.act_stride;
+    if (!rows_up(a, p, record_up(a, p), u)) return;
+    const void *act = up_acts(a, p);
     const uint32_t type =
         a.act != 0 && u.gate.type == u.up.type ? u.gate.type : (uint32_t)QUANT_LIMIT;
     float acc[4] = {};
@@ -364,7 +491,12 @@ template <bool ANY>
 DEVICE void down_one(const experts_down_args &a, uint32_t term, float *terms, bool first) {
     const uint32_t pair = blockIdx.y * a.n_used + term, lane = lane_index();
     const bool routed = term < a.n_used;
-    const uint64_t record = routed ? __ldcg(a.records + __ldcg(a.experts + pair)) : 0;
+    uint64_t record = routed ? place_of(a.places, a.records, a.experts, pair) : 0;
+    if (record & EXPERT_COMING) { /* its weights are there after the wait alone */
+        if (first) launch_begin();
+        first = false;
+        record -= EXPERT_COMING;
+    }
     const down_term t = term_of(a, term, record, terms);
     const bool here = !routed || record != 0;
     if (!ANY && here) {

@@ -31,9 +31,11 @@
     X(matmul_f32)                                                                              \
     X(router_logits)                                                                           \
     X(router)                                                                                  \
+    X(router_fetch)                                                                            \
     X(experts_fetch)                                                                           \
     X(experts_sort)                                                                            \
     X(experts_up)                                                                              \
+    X(experts_up_coming)                                                                       \
     X(experts_up_any)                                                                          \
     X(experts_down)                                                                            \
     X(experts_down_any)                                                                        \

@@ -6,7 +6,9 @@
  * router         kernels/router.h, a warp a row.
  *
  * routed  ids that are told in place of the chosen ones, [n_rows][n_used]; NULL: none are.  The
- *         weights stay those of the row's own choice.
+ *         weights stay those of the row's own choice.  They are read before the wait.
+ * places  where the chosen experts' records lie, as records has it, which nothing changes during
+ *         a step (experts.h); only where records is not NULL.
  * Limits  at most ROUTER_MAX_EXPERTS experts, n_used at most ROUTER_MAX_CHOSEN.
  */
 #ifndef SILICEO_KERNELS_CUDA_ROUTER_H
@@ -20,8 +22,10 @@ enum { ROUTER_MAX_EXPERTS = 512, ROUTER_MAX_CHOSEN = 32 };
 typedef struct router_cuda_args {
     router_args base;
     const int32_t *routed;
+    const uint64_t *records; /* [n_experts], or NULL */
+    uint64_t *places;        /* [n_rows][n_used] */
 } router_cuda_args;
-KERNEL_ARGS_SIZE(router_cuda_args, 48);
+KERNEL_ARGS_SIZE(router_cuda_args, 64);
 
 /* n_cols: a multiple of 4, of 32 where act is given. */
 typedef struct router_logits_args {

@@ -31,7 +31,12 @@ template <int TYPE> struct wide_raw {
     uint32_t d;
 };
 
-template <int TYPE>
+/* FRESH: the running launch itself wrote the weights, Q4_K or Q5_K, which forbids the read-only path. */
+template <bool FRESH> DEVICE uint4 wide_load16(const void *p) {
+    return FRESH ? __ldcg((const uint4 *)p) : load16(p);
+}
+
+template <int TYPE, bool FRESH = false>
 DEVICE void wide_load(const matrix_view &m, const unsigned char *row, uint32_t w,
                       wide_raw<TYPE> &r) {
     const uint32_t in = w % 4;
@@ -47,12 +52,12 @@ DEVICE void wide_load(const matrix_view &m, const unsigned char *row, uint32_t w
     }
     const unsigned char *b = row + w / 4 * (TYPE == QUANT_Q4_K ? 144 : 176);
     const unsigned char *q = b + (TYPE == QUANT_Q4_K ? 16 : 48) + in * 32;
-    r.v[0] = load16(b);
-    r.v[1] = load16(q);
-    r.v[2] = load16(q + 16);
+    r.v[0] = wide_load16<FRESH>(b);
+    r.v[1] = wide_load16<FRESH>(q);
+    r.v[2] = wide_load16<FRESH>(q + 16);
     if (TYPE == QUANT_Q5_K) {
-        r.v[TYPE == QUANT_Q5_K ? 3 : 0] = load16(b + 16);
-        r.v[TYPE == QUANT_Q5_K ? 4 : 0] = load16(b + 32);
+        r.v[TYPE == QUANT_Q5_K ? 3 : 0] = wide_load16<FRESH>(b + 16);
+        r.v[TYPE == QUANT_Q5_K ? 4 : 0] = wide_load16<FRESH>(b + 32);
     }
 }
 

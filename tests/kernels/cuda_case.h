@@ -37,12 +37,16 @@ static inline void begin(const kernel_device *device) {
     case_rng = CASE_SEED;
 }
 
-static inline void end(void) {
-    for (size_t i = 0; i < n_buffers; i++) {
-        free(buffers[i].host);
-        gpu->free(buffers[i].device);
+/* The first n buffers stay. */
+static inline void end_after(size_t n) {
+    while (n_buffers > n) {
+        free(buffers[--n_buffers].host);
+        gpu->free(buffers[n_buffers].device);
     }
-    n_buffers = 0;
+}
+
+static inline void end(void) {
+    end_after(0);
 }
 
 static inline buffer *make(size_t bytes) {
@@ -240,11 +244,13 @@ double case_matmul_f32(const kernel_device *device);
 double case_matmul_gated(const kernel_device *device);
 /* cuda_expert_cases.c */
 double case_experts(const kernel_device *device);
+double case_experts_coming(const kernel_device *device);
 double case_experts_grouped(const kernel_device *device);
 double case_combine(const kernel_device *device);
 double case_router(const kernel_device *device);
 /* cuda_fetch_cases.c */
 double case_experts_fetch(const kernel_device *device);
+double case_router_fetch(const kernel_device *device);
 /* cuda_mixer_cases.c */
 double case_conv1d(const kernel_device *device);
 double case_delta_step(const kernel_device *device);

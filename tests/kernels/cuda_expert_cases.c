@@ -187,6 +187,103 @@ double case_experts(const kernel_device *device) {
     return most;
 }
 
+/* Where missing records come while the rest is computed: the same bits as when all were there. */
+static double coming_case(uint32_t down_type, uint32_t n_ff, uint32_t n_ff_shared) {
+    enum { N = 4, USED = 2, ROWS = 2, E = 768, PAIRS = ROWS * USED };
+    const int32_t experts[PAIRS] = {2, 0, 1, 2}; /* 2 and 0 are missing */
+    const float weight[PAIRS] = {0.75f, 0.25f, 0.625f, 0.375f}, gate[ROWS] = {0.5f, -1.25f};
+    const size_t h_stride = n_ff > n_ff_shared ? n_ff : n_ff_shared;
+    const size_t act_stride = cuda_act_row_bytes((uint32_t)h_stride);
+    const size_t row_bytes = quant_row_bytes(QUANT_Q4_K, E);
+    const size_t down_row = quant_row_bytes((quant_type)down_type, n_ff);
+    const size_t shared_row = quant_row_bytes((quant_type)down_type, n_ff_shared);
+    expert_set s = expert_records(N, E, n_ff, QUANT_Q4_K, down_type);
+    expert_set own = expert_records(1, E, n_ff_shared, QUANT_Q4_K, down_type);
+    const uint8_t *shared = own.record[0]->device;
+    const size_t record = s.record[0]->bytes, slot = (record + 255) / 256 * 256;
+    buffer *source = make(N * slot), *slots = make(N * slot);
+    for (size_t e = 0; e < N; e++)
+        memcpy((uint8_t *)source->host + e * slot, s.record[e]->host, record);
+    memcpy((uint8_t *)slots->host + slot, s.record[1]->host, record);
+    put(source), put(slots);
+    const uint64_t at = (uint64_t)(uintptr_t)slots->device;
+    const uint64_t missing2 = (at + 2 * slot) | EXPERT_COMING, missing0 = at | EXPERT_COMING;
+    const uint64_t places[PAIRS] = {missing2, missing0, at + slot, missing2};
+    const expert_turn turns[PAIRS] = {
+        {missing2, 0, 2}, {missing0, 1, 0}, {at + slot, 2, 1}, {0, 3, 2}};
+    activations x = acts(ROWS, E);
+    experts_up_args up = {
+        .records = s.table->device,
+        .experts = copy_of(experts, sizeof experts)->device,
+        .act = x.act->device,
+        .act_stride = x.stride,
+        .h_stride = h_stride,
+        .h_act_stride = act_stride,
+        .gate = {shared, 0, row_bytes, row_bytes, 0, 0, QUANT_Q4_K, QUANT_Q4_K},
+        .up = {shared + own.up_at, s.up_at, row_bytes, row_bytes, 0, 0, QUANT_Q4_K, QUANT_Q4_K},
+        .n_rows = ROWS,
+        .n_used = USED,
+        .n_cols = E,
+        .n_ff = n_ff,
+        .n_ff_shared = n_ff_shared};
+    experts_down_args down = {.records = s.table->device,
+                              .experts = up.experts,
+                              .weights = copy_of(weight, sizeof weight)->device,
+                              .shared_gate = copy_of(gate, sizeof gate)->device,
+                              .h_stride = h_stride,
+                              .h_act_stride = act_stride,
+                              .x_stride = E,
+                              .down = {shared + own.down_at, s.down_at, down_row, shared_row, 0,
+                                       0, down_type, down_type},
+                              .n_rows = ROWS,
+                              .n_used = USED,
+                              .n_embd = E,
+                              .n_ff = n_ff,
+                              .n_ff_shared = n_ff_shared};
+    buffer *h[2], *out[2];
+    for (int coming = 0; coming < 2; coming++) {
+        h[coming] = make((PAIRS + ROWS) * act_stride);
+        out[coming] = make(ROWS * E * 4);
+        memset(h[coming]->host, 0, h[coming]->bytes);
+        memset(out[coming]->host, 0, out[coming]->bytes);
+        put(h[coming]), put(out[coming]);
+        up.h_act = h[coming]->device;
+        down.h_act = up.h_act;
+        down.x = out[coming]->device;
+        if (coming) {
+            up.places = down.places = copy_of(places, sizeof places)->device;
+            up.turns = copy_of(turns, sizeof turns)->device;
+            up.source = source->device;
+            up.slot_bytes = slot;
+            up.down_offset = s.down_at;
+            up.down_bytes = record - s.down_at;
+        }
+        cuda_shape shape;
+        cuda_kernel kernel = experts_up_choose(&up, &shape);
+        gpu->launch(kernel, shape, &up, sizeof up);
+        kernel = experts_down_choose(&down, &shape);
+        gpu->launch(kernel, shape, &down, sizeof down);
+    }
+    const uint8_t *held = (const void *)get(slots), *is = source->host;
+    const bool came =
+        memcmp(held, is, record) == 0 && memcmp(held + 2 * slot, is + 2 * slot, record) == 0;
+    const bool same = memcmp(get(h[0]), get(h[1]), h[0]->bytes) == 0 &&
+                      memcmp(get(out[0]), get(out[1]), out[0]->bytes) == 0;
+    return came && same ? 0 : 1;
+}
+
+double case_experts_coming(const kernel_device *device) {
+    static const uint32_t cases[][3] = {
+        {QUANT_Q4_K, 512, 512}, {QUANT_Q5_K, 256, 512}, {QUANT_Q8_0, 512, 256}};
+    double most = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        begin(device);
+        most = worse(coming_case(cases[i][0], cases[i][1], cases[i][2]), most);
+        end();
+    }
+    return most;
+}
+
 /* The sorted lists and the grouped product against each pair's own. */
 double case_experts_grouped(const kernel_device *device) {
     begin(device);
@@ -347,7 +444,11 @@ static double router_case(uint32_t n) {
     for (int32_t i = 0; i < ROWS * USED; i++)
         ((int32_t *)routed->host)[i] = i;
     put(routed);
-    router_cuda_args args = {{l->device, experts->device, w->device, n, n, USED}, NULL};
+    buffer *records = make(n * 8), *places = make(ROWS * USED * 8);
+    for (uint64_t i = 0; i < n; i++)
+        ((uint64_t *)records->host)[i] = 256 * i;
+    put(records);
+    router_cuda_args args = {.base = {l->device, experts->device, w->device, n, n, USED}};
     const router_args oracle = {l->host, ids->host, expected->host, n, n, USED};
     LAUNCH(router, router_shape(ROWS), args);
     router_rows(CPU_SCALAR, &oracle, 0, ROWS);
@@ -355,7 +456,11 @@ static double router_case(uint32_t n) {
     get(experts);
     if (memcmp(experts->host, ids->host, ids->bytes) != 0) most = 1;
     args.routed = routed->device;
+    args.records = records->device;
+    args.places = places->device;
     LAUNCH(router, router_shape(ROWS), args);
+    for (int i = 0; i < ROWS * USED; i++)
+        if (((uint64_t *)get(places))[i] != 256 * (uint64_t)i) most = 1;
     most = worse(most, relative_l2_f(get(w), expected->host, ROWS * USED));
     get(experts);
     if (memcmp(experts->host, routed->host, routed->bytes) != 0) most = 1;

@@ -237,6 +237,13 @@ static void check_experts(const model_shape *m, uint32_t n_rows) {
         check(m, n_rows, kernel, shape, &up);
         kernel = experts_down_choose(&down, &shape);
         check(m, n_rows, kernel, shape, &down);
+        static const expert_turn turn;
+        up.turns = &turn;
+        if (!experts_up_is_common(&up) || n_rows > FETCH_MAX_ROWS) continue;
+        kernel = experts_up_choose(&up, &shape);
+        check(m, n_rows, kernel, shape, &up);
+        const router_fetch_args fetch = {.fetch = {.n_pairs = n_rows * N_USED}};
+        check(m, n_rows, CUDA_KERNEL_router_fetch, router_fetch_shape(n_rows), &fetch);
     }
     const experts_sort_args sort = {.n_pairs = n_rows * N_USED, .n_experts = m->n_experts};
     check(m, n_rows, CUDA_KERNEL_experts_sort, experts_sort_shape(), &sort);

@@ -153,6 +153,9 @@ static void lay_choice(cuda_layout *out, cursor *k, const model_config *c,
     w->shared_logit = take_floats(k, rows, 1);
     w->chosen = take(k, pairs * sizeof(int32_t));
     w->weights = take_floats(k, pairs, 1);
+    w->places = take(k, pairs * sizeof(uint64_t));
+    w->expert_turns = take(k, EXPERTS_COMING_PAIRS * sizeof(expert_turn));
+    w->fetch_notes = take(k, (uint64_t)c->n_layers * FETCH_MAX_PAIRS * sizeof(fetch_note));
     w->records = take(k, (uint64_t)c->n_layers * c->n_experts * sizeof(uint64_t));
     w->slot_of = take(k, (uint64_t)c->n_layers * c->n_experts * sizeof(int32_t));
     w->slot_owner = take(k, out->n_slots * sizeof(uint32_t));

@@ -57,6 +57,8 @@ typedef struct cuda_work {
         turns; /* [n_decode][n_key_heads] of the delta net's steps, zeros between launches */
     /* experts */
     uint64_t router_logits, shared_logit, chosen, weights;
+    uint64_t places, expert_turns;  /* of decoding rows: kernels/cuda/experts.h */
+    uint64_t fetch_notes;           /* [layers][pairs], kernels/cuda/experts_fetch.h */
     uint64_t records;               /* [layers][experts] device addresses, 0: not here */
     uint64_t slot_of;               /* [layers][experts] */
     uint64_t slot_owner, slot_step; /* [n_slots] */
