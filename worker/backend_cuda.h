@@ -63,6 +63,12 @@ typedef struct cuda_experts {
     int32_t *slots;         /* [n_experts] */
     expert_insert *inserts; /* [n_experts] */
     size_t n_active;
+    /* Of a prompt's next layer, in staging records (backend_cuda_ahead.c). */
+    uint32_t *last_use; /* [n_layers][n_experts] rows of the last long prompt */
+    int32_t *ahead;     /* [n_ahead <= CUDA_STAGING_SLOTS] */
+    bool *is_ahead;     /* [n_experts] */
+    uint32_t n_ahead, ahead_layer;
+    cuda_event ahead_here;
     /* Steps whose missing experts the GPU brings in (backend_cuda_fetch.c). */
     bool fetches;      /* the running step is one */
     bool tables_stale; /* the device's tables are not the cache's */
@@ -274,6 +280,8 @@ void cuda_lane_end_step(backend_cuda *b);
 /* Whether decoding rows of the running step leave missing experts to the lane and the bus rather
  * than to the GPU's own fetching. */
 bool cuda_lane_pays(const backend_cuda *b);
+/* The threads are awake when the GPU comes to the host's look of decoding rows. */
+void cuda_lane_wake(backend_cuda *b);
 /* Whether the lane can take all that a layer misses. */
 bool cuda_lane_takes_any(const backend_cuda *b);
 /* Mark the missing experts of a span that the CPU takes: all, or its share, which leaves

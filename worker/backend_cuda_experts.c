@@ -54,6 +54,7 @@ bool cuda_read_choice(backend_cuda *b, const cuda_span *s) {
                       (size_t)s->n_rows * c->n_embd * sizeof(float), b->compute);
     }
     cuda_end_segment(b);
+    if (s->decodes) cuda_lane_wake(b);
     if (!CUDA_DO(b, cuStreamSynchronize, b->compute)) return false;
     cuda_learn_journeys(b);
     size_t n_late = (size_t)LATE_ROWS * c->n_experts_used;

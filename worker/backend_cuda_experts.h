@@ -1,6 +1,7 @@
 /* backend_cuda_experts.h - what the files of the routed experts share, private to them:
  * backend_cuda_experts.c (the choice, decoding steps), backend_cuda_waves.c (prompts),
- * backend_cuda_ship.c (records under way), backend_cuda_tiers.c (memory).
+ * backend_cuda_ship.c (records under way), backend_cuda_ahead.c (before they are asked for),
+ * backend_cuda_tiers.c (memory).
  *
  * Thread: the engine thread.
  */
@@ -42,5 +43,16 @@ void cuda_note_filled(backend_cuda *b, uint32_t layer);
 void cuda_await_filled(backend_cuda *b, uint32_t layer);
 /* The layer before has run: how long its records took. */
 void cuda_learn_journeys(backend_cuda *b);
+
+/* Records that come before the router has chosen (backend_cuda_ahead.c).  slots[i] of an expert
+ * that is in staging record k is EXPERT_AHEAD - k. */
+enum { EXPERT_AHEAD = EXPERT_MISS - 1 };
+void cuda_ahead_init(backend_cuda *b);
+/* After a layer's own records: some of the next one's. */
+void cuda_ahead_ship(backend_cuda *b, const cuda_span *s, uint32_t layer);
+/* Of the running layer's missing experts those that are on their way. */
+void cuda_ahead_find(backend_cuda *b, uint32_t layer);
+/* The compute stream goes on when they are there. */
+void cuda_ahead_await(backend_cuda *b);
 
 #endif

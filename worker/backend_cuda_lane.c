@@ -182,6 +182,18 @@ bool cuda_lane_pays(const backend_cuda *b) {
     return b->params.lane == CPU_LANE_ALL || b->experts.all == NULL || lane->rates.gathers;
 }
 
+static void do_nothing(void *context, size_t chunk, uint32_t worker) {
+    (void)context;
+    (void)chunk;
+    (void)worker;
+}
+
+/* Threads that wait longer than the pool lets them spin would have to be woken one by one. */
+void cuda_lane_wake(backend_cuda *b) {
+    if (b->experts.lane != NULL)
+        pool_run(b->threads, pool_n_threads(b->threads), do_nothing, NULL);
+}
+
 bool cuda_lane_takes_any(const backend_cuda *b) {
     return b->experts.lane != NULL && !b->experts.lane->reads_records;
 }

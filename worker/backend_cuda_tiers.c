@@ -16,6 +16,8 @@ static status init_events(backend_cuda *b, error *err) {
     if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventCreate, &x->arrived, 0);
     if (rc == STATUS_OK)
         rc = CUDA_CALL(d, err, cuEventCreate, &x->filled, CUDA_EVENT_NO_TIMING);
+    if (rc == STATUS_OK)
+        rc = CUDA_CALL(d, err, cuEventCreate, &x->ahead_here, CUDA_EVENT_NO_TIMING);
     for (size_t i = 0; i < 2 && rc == STATUS_OK; i++)
         rc = CUDA_CALL(d, err, cuEventCreate, &x->wave_done[i], CUDA_EVENT_NO_TIMING);
     for (size_t i = 0; i < CUDA_RECORD_BUFFERS && rc == STATUS_OK; i++)
@@ -169,10 +171,15 @@ status cuda_experts_init(backend_cuda *b, error *err) {
     x->inserts = calloc(n, sizeof *x->inserts);
     x->on_cpu = calloc(n, sizeof *x->on_cpu);
     x->missing = calloc(n, sizeof *x->missing);
-    if (x->missing == NULL || x->active == NULL || x->counts == NULL || x->late == NULL ||
-        x->first == NULL || x->slots == NULL || x->inserts == NULL || x->on_cpu == NULL) {
+    x->last_use = calloc(c->n_layers * n, sizeof *x->last_use);
+    x->ahead = calloc(CUDA_STAGING_SLOTS, sizeof *x->ahead);
+    x->is_ahead = calloc(n, sizeof *x->is_ahead);
+    if (x->last_use == NULL || x->ahead == NULL || x->is_ahead == NULL || x->missing == NULL ||
+        x->active == NULL || x->counts == NULL || x->late == NULL || x->first == NULL ||
+        x->slots == NULL || x->inserts == NULL || x->on_cpu == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "cuda backend: no memory for %zu experts", n);
     }
+    cuda_ahead_init(b);
     status rc = init_events(b, err);
     if (rc == STATUS_OK) rc = init_pinned(b, err);
     if (rc != STATUS_OK) return rc;
@@ -206,9 +213,13 @@ void cuda_experts_release(backend_cuda *b) {
         if (x->wave_done[i] != NULL) (void)d->cuEventDestroy(x->wave_done[i]);
     }
     if (x->arrived != NULL) (void)d->cuEventDestroy(x->arrived);
+    if (x->ahead_here != NULL) (void)d->cuEventDestroy(x->ahead_here);
     if (x->filled != NULL) (void)d->cuEventDestroy(x->filled);
     if (x->departed != NULL) (void)d->cuEventDestroy(x->departed);
     expert_cache_free(x->cache);
+    free(x->is_ahead);
+    free(x->ahead);
+    free(x->last_use);
     free(x->missing);
     free(x->on_cpu);
     free(x->inserts);

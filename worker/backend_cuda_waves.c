@@ -3,7 +3,9 @@
  * Wave 0 computes what is in slots while wave 1 is on its way; each wave brings
  * CUDA_WAVE_EXPERTS records, into slots for experts that the last rows use, else into one of
  * the two staging halves; every missing record travels once.  The CPU lane computes its share
- * while records travel and waves run (backend_cuda_lane.c).  A wave computes whole outputs of
+ * while records travel and waves run (backend_cuda_lane.c).  While the GPU is at the mixers of
+ * the next layer, the bus brings what that one's rows used most in the prompt before, ahead of its
+ * router (backend_cuda_ahead.c).  A wave computes whole outputs of
  * pairs (row, rank), which are added in rank order at the end, so bits do not depend on where
  * the GPU has an expert.
  */
@@ -176,7 +178,7 @@ static void run_present(backend_cuda *b, wave_frame *f) {
     uint64_t *table = clear_table(b, 0);
     bool any = false;
     for (size_t i = 0; i < x->n_active; i++) {
-        if (x->slots[i] == EXPERT_MISS) continue;
+        if (x->slots[i] < 0) continue;
         table[x->active[i]] = cuda_slot_at(b, (uint32_t)x->slots[i]);
         any = true;
     }
@@ -187,42 +189,65 @@ static void run_present(backend_cuda *b, wave_frame *f) {
     run_wave(b, f);
 }
 
-/* Send up to CUDA_WAVE_EXPERTS missing experts from active[*at] on; returns how many. */
-static size_t ship_wave(backend_cuda *b, wave_frame *f, size_t *at, size_t wave,
-                        size_t n_inserts) {
-    cuda_experts *x = &b->experts;
-    uint32_t layer = (uint32_t)(f->layer - b->weights->layers);
-    uint32_t half = wave % 2, n_shipped = 0;
-    uint64_t *table = NULL;
-    for (; *at < x->n_active && n_shipped < CUDA_WAVE_EXPERTS; (*at)++) {
-        if (x->slots[*at] != EXPERT_MISS || x->on_cpu[*at]) continue;
-        int32_t e = x->active[*at];
-        if (n_shipped == 0) {
-            (void)CUDA_DO(b, cuStreamWaitEvent, b->h2d, x->wave_done[half], 0);
-            table = clear_table(b, wave);
-            f->first = x->first[e];
-        }
-        const expert_insert *insert = insert_of(x, n_inserts, e);
+/* Missing experts as they are sent: first those that come into slots, which wait for nothing, then
+ * those of the staging records, in halves by turns. */
+typedef struct shipment {
+    size_t n_inserts;
+    size_t at; /* next of active[] */
+    bool staged;
+    size_t wave;   /* its table */
+    uint32_t half; /* of a staged wave */
+} shipment;
+
+static void ship_expert(backend_cuda *b, uint32_t layer, int32_t expert,
+                        const expert_insert *insert, cuda_pointer to) {
+    if (insert == NULL) {
+        cuda_ship(b, layer, (uint32_t)expert, to);
+        return;
+    }
+    cuda_ship_to_slot(b, layer, insert, to);
+    expert_cache_commit(b->experts.cache, insert);
+}
+
+/* Send up to CUDA_WAVE_EXPERTS of what is left, of one kind; returns how many. */
+static uint32_t ship_kind(backend_cuda *b, wave_frame *f, shipment *k) {
+    const cuda_experts *x = &b->experts;
+    uint32_t layer = (uint32_t)(f->layer - b->weights->layers), n = 0;
+    uint64_t *table = clear_table(b, k->wave);
+    f->first = UINT32_MAX;
+    f->end = 0;
+    for (; k->at < x->n_active && n < CUDA_WAVE_EXPERTS; k->at++) {
+        int32_t e = x->active[k->at];
+        if (x->slots[k->at] != EXPERT_MISS || x->on_cpu[k->at]) continue;
+        const expert_insert *insert = insert_of(x, k->n_inserts, e);
+        if ((insert == NULL) != k->staged) continue;
+        if (k->staged && n == 0)
+            (void)CUDA_DO(b, cuStreamWaitEvent, b->h2d, x->wave_done[k->half], 0);
         table[e] = insert != NULL ? cuda_slot_at(b, (uint32_t)insert->slot)
-                                  : cuda_staging_at(b, half * CUDA_WAVE_EXPERTS + n_shipped);
-        if (insert == NULL) {
-            cuda_ship(b, layer, (uint32_t)e, table[e]);
-        } else {
-            cuda_ship_to_slot(b, layer, insert, table[e]);
-            expert_cache_commit(x->cache, insert);
-        }
-        n_shipped++;
+                                  : cuda_staging_at(b, k->half * CUDA_WAVE_EXPERTS + n);
+        ship_expert(b, layer, e, insert, table[e]);
+        if (n++ == 0) f->first = x->first[e];
         f->end = x->first[e + 1];
     }
-    return n_shipped;
+    return n;
+}
+
+static uint32_t ship_wave(backend_cuda *b, wave_frame *f, shipment *k) {
+    k->wave++;
+    k->half ^= k->staged;
+    uint32_t n = ship_kind(b, f, k);
+    if (n > 0 || k->staged) return n;
+    k->staged = true;
+    k->at = 0;
+    return ship_kind(b, f, k);
 }
 
 /* Compute what was sent last. */
-static void run_shipped(backend_cuda *b, wave_frame *f, size_t wave) {
+static void run_shipped(backend_cuda *b, wave_frame *f, const shipment *k) {
     cuda_await_shipped(b);
-    f->records = send_table(b, wave);
+    f->records = send_table(b, k->wave);
     run_wave(b, f);
-    (void)CUDA_DO(b, cuEventRecord, b->experts.wave_done[wave % 2], b->compute);
+    if (k->staged) (void)CUDA_DO(b, cuEventRecord, b->experts.wave_done[k->half], b->compute);
 }
 
 /* Which missing experts the lane takes and which of the others come into slots; returns how many do. */
@@ -231,6 +256,7 @@ static size_t share_out(backend_cuda *b, const cuda_span *s, uint32_t layer) {
     cuda_await_filled(b, layer);
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
     cuda_begin_reads(b, layer);
+    cuda_ahead_find(b, layer);
     bool keeps_none = b->params.lane == CPU_LANE_ALL;
     cuda_lane_choose(b, s, false, x->n_active);
     for (size_t i = 0; i < x->n_active; i++) {
@@ -253,23 +279,54 @@ static const uint64_t *table_of_lane(backend_cuda *b) {
     return send_table(b, CUDA_MOST_WAVES - 1);
 }
 
+/* Experts whose records came ahead, into staging; those that the cache takes go on to slots. */
+static void run_ahead(backend_cuda *b, wave_frame *f, size_t n_inserts) {
+    cuda_experts *x = &b->experts;
+    uint64_t *table = clear_table(b, CUDA_MOST_WAVES - 2);
+    f->first = UINT32_MAX;
+    for (size_t i = 0; i < x->n_active; i++) {
+        int32_t e = x->active[i];
+        if (x->slots[i] > EXPERT_AHEAD) continue;
+        table[e] = cuda_staging_at(b, (uint32_t)(EXPERT_AHEAD - x->slots[i]));
+        if (f->first == UINT32_MAX) f->first = x->first[e];
+        f->end = x->first[e + 1];
+    }
+    if (f->first == UINT32_MAX) return;
+    cuda_ahead_await(b);
+    f->records = send_table(b, CUDA_MOST_WAVES - 2);
+    run_wave(b, f);
+    for (size_t i = 0; i < n_inserts; i++) {
+        const expert_insert *insert = &x->inserts[i];
+        cuda_pointer from = table[insert->expert];
+        if (from == 0) continue;
+        (void)CUDA_DO(b, cuMemcpyDtoDAsync, cuda_slot_at(b, (uint32_t)insert->slot), from,
+                      layer_expert_bytes(f->layer), b->compute);
+        expert_cache_commit(x->cache, insert);
+    }
+    for (int half = 0; half < 2; half++)
+        (void)CUDA_DO(b, cuEventRecord, x->wave_done[half], b->compute);
+}
+
 /* The bus begins at once; then the GPU has what needs none of it, and the CPU its share when
- * everything else is on its way. */
+ * everything else is on its way, the first records of the next layer, too. */
 static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer, bool shared_quantized) {
     const cuda_experts *x = &b->experts;
-    size_t n_inserts = share_out(b, f->span, layer), at = 0, sum = 0;
+    size_t sum = 0;
     uint64_t begun = clock_monotonic_ns();
+    shipment k = {.n_inserts = share_out(b, f->span, layer), .wave = 1};
     wave_frame shipped = *f;
-    size_t n = ship_wave(b, &shipped, &at, 1, n_inserts);
+    uint32_t n = ship_kind(b, &shipped, &k); /* slots: staging may hold what came ahead */
     cuda_lane_bring_rows(b, f->span);
     run_sort(b, f->span);
+    run_ahead(b, f, k.n_inserts);
     run_shared(b, f->span, f->layer, shared_quantized);
     run_present(b, f);
-    for (size_t wave = 1; n > 0; wave++) {
-        run_shipped(b, &shipped, wave);
+    if (n == 0) n = ship_wave(b, &shipped, &k);
+    for (; n > 0; n = ship_wave(b, &shipped, &k)) {
+        run_shipped(b, &shipped, &k);
         sum += n;
-        n = ship_wave(b, &shipped, &at, wave + 1, n_inserts);
     }
+    cuda_ahead_ship(b, f->span, layer);
     const uint64_t *records = table_of_lane(b);
     if (x->all != NULL) cuda_lane_enqueued(b, sum, (double)(clock_monotonic_ns() - begun));
     cuda_lane_run(b, f->layer, f->span->n_rows);

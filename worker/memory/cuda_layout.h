@@ -18,9 +18,9 @@ enum {
     CUDA_LAYOUT_ALIGN = 256,
     CUDA_STAGING_SLOTS = 32, /* records for experts without a slot */
     CUDA_WAVE_EXPERTS = CUDA_STAGING_SLOTS / 2,
-    CUDA_MOST_WAVES =
-        2 + 1024 / CUDA_WAVE_EXPERTS,      /* tables: of what is in slots, of each wave of
-                                                    * missing ones, and of the CPU lane's */
+    /* Tables of a layer's waves: of what is in slots, of missing ones in two kinds and one that
+     * turns out empty, of those that came ahead, of the CPU lane's. */
+    CUDA_MOST_WAVES = 6 + 1024 / CUDA_WAVE_EXPERTS,
     CUDA_STAGING_BYTES = 32 * 1024 * 1024, /* pinned, in two halves */
 };
 
