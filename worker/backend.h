@@ -79,8 +79,11 @@ typedef struct batch_hidden {
 enum { BATCH_FORGOTTEN = UINT32_MAX };
 
 typedef struct batch {
-    batch_view view;             /* rows, runs (the segments) and pages, see kernels/args.h */
-    const int32_t *tokens;       /* [n_rows] */
+    batch_view view;       /* rows, runs (the segments) and pages, see kernels/args.h */
+    const int32_t *tokens; /* [n_rows] */
+    /* [n_rows][E] what layers elsewhere have made of the tokens; they are in the residual after
+     * begin, and nothing is embedded.  NULL: there are none. */
+    const float *residual;
     const uint32_t *output_rows; /* [n_outputs], rows that give logits */
     uint32_t n_outputs;
     const batch_hidden *hidden; /* [n_hidden] */

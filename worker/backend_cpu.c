@@ -96,6 +96,10 @@ static status cpu_begin(backend *base, const batch *step, error *err) {
     b->has_delta = false;
     b->experts.failed = false;
     if (b->config->n_full_layers > 0) fill_rope(b);
+    if (step->residual != NULL) {
+        memcpy(b->buffer[BUFFER_RESIDUAL], step->residual,
+               (size_t)step->view.n_rows * b->config->n_embd * sizeof(float));
+    }
     return STATUS_OK;
 }
 

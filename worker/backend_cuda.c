@@ -78,16 +78,16 @@ static size_t pages_listed(const batch_view *v) {
            (last->position + last->n_rows + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
 }
 
-/* The batch's arrays and the tokens' rows of the embedding go to the device in two copies. */
-static void send_batch(backend_cuda *b) {
+/* The tokens' rows of the embedding, or what layers elsewhere made of them.  Returns the bytes of
+ * the former, which go with the batch's arrays. */
+static size_t send_rows(backend_cuda *b) {
     const cuda_work *w = &b->layout.work;
     const weight_matrix *table = &b->weights->embedding;
     const batch_view *v = &b->batch.view;
-    memcpy(cuda_picture(b, w->pages), v->pages, pages_listed(v) * sizeof(uint32_t));
-    if (b->batch.n_outputs > 0) {
-        memcpy(cuda_picture(b, w->output_rows), b->batch.output_rows,
-               b->batch.n_outputs * sizeof(uint32_t));
-        memset(cuda_picture(b, w->best), 0, b->batch.n_outputs * sizeof(uint64_t));
+    if (b->batch.residual != NULL) {
+        (void)CUDA_DO(b, cuMemcpyHtoDAsync, cuda_work_at(b, w->residual), b->batch.residual,
+                      (size_t)v->n_rows * b->config->n_embd * sizeof(float), b->compute);
+        return 0;
     }
     int32_t *ids = cuda_picture(b, w->embed_ids);
     unsigned char *rows = cuda_picture(b, w->embed_rows);
@@ -98,7 +98,20 @@ static void send_batch(backend_cuda *b) {
                    (size_t)b->batch.tokens[i] * table->row_bytes,
                table->row_bytes);
     }
-    size_t n = w->embed_rows - w->runs + v->n_rows * table->row_bytes;
+    return v->n_rows * table->row_bytes;
+}
+
+/* The batch's arrays and rows go to the device in two copies. */
+static void send_batch(backend_cuda *b) {
+    const cuda_work *w = &b->layout.work;
+    const batch_view *v = &b->batch.view;
+    memcpy(cuda_picture(b, w->pages), v->pages, pages_listed(v) * sizeof(uint32_t));
+    if (b->batch.n_outputs > 0) {
+        memcpy(cuda_picture(b, w->output_rows), b->batch.output_rows,
+               b->batch.n_outputs * sizeof(uint32_t));
+        memset(cuda_picture(b, w->best), 0, b->batch.n_outputs * sizeof(uint64_t));
+    }
+    size_t n = w->embed_rows - w->runs + send_rows(b);
     (void)CUDA_DO(b, cuMemcpyHtoDAsync, cuda_work_at(b, w->runs), b->pinned, n, b->compute);
     if (b->batch.routed == NULL) return;
     size_t routed =

@@ -63,6 +63,9 @@ typedef struct drafter_model_params {
     const char *path;
     const gguf_file *target; /* whose vocabulary the draft must have */
     backend_kind backend;
+    int32_t
+        n_gpu_layers; /* on a GPU: the last ones and the head; -1: all.  The others compute on
+                           * the CPU */
     uint32_t n_threads;
     kv_type kv;
     activation_type activations;
@@ -78,9 +81,14 @@ typedef struct drafter_model_params {
 status drafter_model_fixed_bytes(uint64_t *fixed, uint64_t *page, const char *path,
                                  const gguf_file *target, kv_type kv, uint32_t n_states,
                                  error *err);
-/* VRAM of a draft on the GPU, with params->n_pages pages, and how many layers it has. */
-status drafter_model_vram_bytes(uint64_t *out, uint32_t *n_layers,
-                                const drafter_model_params *params, error *err);
+/* What a draft on the GPU takes: VRAM, with params->n_pages pages, and of the layers that are on the
+ * CPU beside it the file's bytes and states, and a page. */
+typedef struct drafter_model_parts {
+    uint32_t n_layers, n_gpu_layers;
+    uint64_t vram_bytes, ram_bytes, ram_page_bytes;
+} drafter_model_parts;
+status drafter_model_measure(drafter_model_parts *out, const drafter_model_params *params,
+                             error *err);
 status drafter_model_open(drafter **out, const drafter_model_params *params, error *err);
 
 typedef struct drafter_mtp_params {

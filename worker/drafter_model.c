@@ -255,8 +255,17 @@ static void model_drafter_close(drafter *base) {
 
 static const drafter_ops ops = {model_drafter_close, model_guess, NULL};
 
-static model_params params_of_model(const drafter_model_params *p, uint32_t n_threads) {
+/* Of n_layers layers, those that compute on the CPU beside a GPU. */
+static uint32_t cpu_layers(const drafter_model_params *p, uint32_t n_layers) {
+    bool whole = p->backend != BACKEND_CUDA || p->n_gpu_layers < 0 ||
+                 (uint32_t)p->n_gpu_layers >= n_layers;
+    return whole ? 0 : n_layers - (uint32_t)p->n_gpu_layers;
+}
+
+static model_params params_of_model(const drafter_model_params *p, uint32_t n_layers,
+                                    uint32_t n_threads) {
     return (model_params){.backend = p->backend,
+                          .n_cpu_layers = cpu_layers(p, n_layers),
                           .n_threads = n_threads,
                           .kv = p->kv,
                           .activations = p->activations,
@@ -300,6 +309,14 @@ static uint32_t threads_for(const model_drafter *d) {
     return bytes <= SMALL_BYTES ? 1 : d->params.n_threads;
 }
 
+static status open_model(model_drafter *d, error *err) {
+    model_config c;
+    status rc = model_config_read(&c, d->file, err);
+    if (rc != STATUS_OK) return rc;
+    const model_params p = params_of_model(&d->params, c.n_layers, threads_for(d));
+    return model_open(&d->model, d->file, &p, err);
+}
+
 status drafter_model_open(drafter **out, const drafter_model_params *params, error *err) {
     *out = NULL;
     model_drafter *d = calloc(1, sizeof *d);
@@ -310,8 +327,7 @@ status drafter_model_open(drafter **out, const drafter_model_params *params, err
     if (rc != STATUS_OK) goto fail;
     rc = check_vocabulary(params->target, d->file, params->path, err);
     if (rc != STATUS_OK) goto fail;
-    const model_params p = params_of_model(params, threads_for(d));
-    rc = model_open(&d->model, d->file, &p, err);
+    rc = open_model(d, err);
     if (rc != STATUS_OK) goto fail;
     if (!model_verifies_rows(d->model)) {
         rc = error_set(err, STATUS_BAD_INPUT, "draft %s: this backend keeps no states a row",
@@ -349,23 +365,39 @@ status drafter_model_fixed_bytes(uint64_t *fixed, uint64_t *page, const char *pa
     return rc;
 }
 
-status drafter_model_vram_bytes(uint64_t *out, uint32_t *n_layers,
-                                const drafter_model_params *params, error *err) {
+static void measure_parts(drafter_model_parts *out, const model_config *c,
+                          const model_weights *w, const drafter_model_params *params) {
+    const model_params p = params_of_model(params, c->n_layers, 1);
+    uint32_t n = p.n_cpu_layers;
+    model_config part = *c;
+    model_weights layers;
+    cuda_layout l;
+    model_config_of_layers(&part, n, c->n_layers - n);
+    model_weights_of_layers(&layers, w, n, c->n_layers - n);
+    cuda_layout_make(&l, &part, &layers, &p);
+    *out = (drafter_model_parts){
+        .n_layers = c->n_layers, .n_gpu_layers = c->n_layers - n, .vram_bytes = l.total_bytes};
+    if (n == 0) return;
+    part = *c;
+    model_config_of_layers(&part, 0, n);
+    model_weights_of_layers(&layers, w, 0, n);
+    out->ram_page_bytes = plan_page_bytes(&part, p.kv);
+    out->ram_bytes = cuda_backbone_walk(&layers, NULL, NULL) +
+                     (uint64_t)w->embedding.n_rows * w->embedding.row_bytes +
+                     p.n_states * model_config_state_bytes(&part);
+}
+
+status drafter_model_measure(drafter_model_parts *out, const drafter_model_params *params,
+                             error *err) {
     gguf_file *file = NULL;
     model_config c;
     model_weights w = {0};
-    *out = 0;
+    memset(out, 0, sizeof *out);
     status rc = gguf_open(&file, params->path, err);
     if (rc == STATUS_OK) rc = check_vocabulary(params->target, file, params->path, err);
     if (rc == STATUS_OK) rc = model_config_read(&c, file, err);
     if (rc == STATUS_OK) rc = model_weights_map(&w, &c, file, err);
-    if (rc == STATUS_OK) {
-        const model_params p = params_of_model(params, 1);
-        cuda_layout l;
-        cuda_layout_make(&l, &c, &w, &p);
-        *out = l.total_bytes;
-        *n_layers = c.n_layers;
-    }
+    if (rc == STATUS_OK) measure_parts(out, &c, &w, params);
     model_weights_release(&w);
     gguf_close(file);
     return rc;

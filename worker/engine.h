@@ -63,16 +63,17 @@ typedef struct engine_params {
     uint32_t prefix_every_tokens; /* between snapshots in long prompts; 0: at messages alone */
     embedding_pooling pooling;
     speculate_wish speculate;
-    uint32_t draft_tokens;    /* guesses of a sequence and step at most; 0: auto */
-    int64_t n_slots;          /* -1: auto */
-    uint64_t vram_mib;        /* 0: measured */
-    uint64_t ram_mib;         /* 0: measured */
-    int64_t park_mib;         /* RAM for what sequences held that wait again; -1: auto */
-    int64_t prefix_ram_mib;   /* for beginnings of prompts; 0: none; -1: a share of RAM */
-    int32_t draft_gpu_layers; /* of the draft: 0 or all; -1: all where the model is on a GPU */
-    const char *draft_path;   /* of a smaller model with the same vocabulary; NULL: none */
-    const char *profile;      /* name for the records */
-    uint64_t seed;            /* for requests without one */
+    uint32_t draft_tokens;  /* guesses of a sequence and step at most; 0: auto */
+    int64_t n_slots;        /* -1: auto */
+    uint64_t vram_mib;      /* 0: measured */
+    uint64_t ram_mib;       /* 0: measured */
+    int64_t park_mib;       /* RAM for what sequences held that wait again; -1: auto */
+    int64_t prefix_ram_mib; /* for beginnings of prompts; 0: none; -1: a share of RAM */
+    int32_t
+        draft_gpu_layers;   /* of the draft's, the last; -1: all where the model is on a GPU */
+    const char *draft_path; /* of a smaller model with the same vocabulary; NULL: none */
+    const char *profile;    /* name for the records */
+    uint64_t seed;          /* for requests without one */
     budget_settings budgets;
     bool no_graphs;   /* cuda: every kernel is launched by itself */
     bool nfc;         /* normalise message text; llama.cpp does not */

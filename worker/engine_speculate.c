@@ -52,6 +52,7 @@ static drafter_model_params params_of_draft(const engine *e) {
     return (drafter_model_params){.path = p->draft_path,
                                   .target = e->file,
                                   .backend = draft_backend(p),
+                                  .n_gpu_layers = p->draft_gpu_layers,
                                   .n_threads =
                                       p->n_threads > 0 ? p->n_threads : pool_usable_cores(),
                                   .kv = p->kv,
@@ -98,27 +99,27 @@ static drafter_mtp_params params_of_block(const engine *e) {
 /* On the GPU it is planned with as many pages as the model may get at most. */
 static status plan_draft_vram(const engine_params *p, const gguf_file *target,
                               const model_config *c, plan_request *wish, error *err) {
-    uint32_t context = p->n_context > 0 ? p->n_context : c->n_context, n_layers = 0;
+    uint32_t context = p->n_context > 0 ? p->n_context : c->n_context;
     if (p->n_context == 0 && context > MOST_AUTO_CONTEXT) context = MOST_AUTO_CONTEXT;
     uint32_t each = (context + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
     const drafter_model_params draft = {.path = p->draft_path,
                                         .target = target,
                                         .backend = BACKEND_CUDA,
+                                        .n_gpu_layers = p->draft_gpu_layers,
                                         .kv = p->kv,
                                         .activations = p->activations,
                                         .n_places = p->n_sequences,
                                         .n_context = context,
                                         .n_pages = each * p->n_sequences,
                                         .depth = dear_depth(p, wish->n_guesses)};
-    status rc = drafter_model_vram_bytes(&wish->draft_vram_bytes, &n_layers, &draft, err);
-    if (rc != STATUS_OK) return rc;
-    if (p->draft_gpu_layers > 0 && (uint32_t)p->draft_gpu_layers < n_layers) {
-        return error_set(
-            err, STATUS_BAD_INPUT,
-            "draft_gpu_layers = %d: the draft's %u layers are on the GPU or none is",
-            p->draft_gpu_layers, n_layers);
-    }
-    return STATUS_OK;
+    drafter_model_parts parts;
+    status rc = drafter_model_measure(&parts, &draft, err);
+    wish->draft_vram_bytes = parts.vram_bytes;
+    wish->draft_bytes = parts.ram_bytes;
+    wish->draft_page_bytes = parts.ram_page_bytes;
+    wish->draft_layers = parts.n_layers;
+    wish->draft_gpu_layers = parts.n_gpu_layers;
+    return rc;
 }
 
 status engine_plan_draft(const engine_params *p, const gguf_file *target, const model_config *c,

@@ -141,8 +141,8 @@ typedef struct model_options {
                     "GGUF file of a small model with the same vocabulary, which guesses"),     \
         OPTIONS_KEY(s, m, "draft_gpu_layers", CONFIG_INT, draft_gpu_layers, "-1", -1, 4096,    \
                     NULL,                                                                      \
-                    "layers of the draft on the GPU: 0 or all of them; -1: all where the "     \
-                    "model is"),                                                               \
+                    "layers of the draft on the GPU, the last and the head; the first are "    \
+                    "then on the CPU; -1: all where the model is"),                            \
         OPTIONS_KEY(s, m, "draft_tokens", CONFIG_INT, draft_tokens, "0", 0, 63, NULL,          \
                     "tokens guessed ahead at most; 0: auto"),                                  \
         OPTIONS_KEY(s, m, "log_level", CONFIG_CHOICE, log_level, "info", 0, 0,                 \

@@ -130,7 +130,7 @@ run_draft() { # whole on the GPU, in part, and on the CPU
     need 9b "$dense"
     need 0.8b "$draft"
     need 35b-a3b "$model"
-    for layers in ${LAYERS:-24 0}; do
+    for layers in ${LAYERS:-24 12 0}; do
         draft_flags="--speculate draft --draft $draft --draft-gpu-layers $layers --prompt 256 --decode 256"
         bench_each "9b-draft-$layers" "$dense" $dense_card $draft_flags
         bench_each "35b-draft-$layers" "$model" --profile rtx2070-draft $draft_flags

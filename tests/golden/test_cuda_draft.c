@@ -1,4 +1,5 @@
-/* test_cuda_draft.c - guesses on the CUDA backend change no token, wherever the draft computes.
+/* test_cuda_draft.c - guesses on the CUDA backend change no token, wherever the draft computes: on
+ * the GPU, on the CPU, or its first layers on the one and its last on the other.
  *
  * The driver is the double of cuda_double.c or, with SILICEO_TEST_BACKEND=cuda, the machine's own.
  */
@@ -30,7 +31,8 @@ static engine_params params_of(speculate_wish wish, int32_t draft_gpu_layers) {
     return p;
 }
 
-/* The ids of the answer, and how many guesses there were. */
+/* The ids of the answer, and how many guesses there were; of a draft that is the model itself most
+ * come true. */
 static size_t answer(const engine_params *p, int32_t ids[16], uint64_t *n_guesses) {
     engine_run r;
     run_open(&r, p);
@@ -41,9 +43,14 @@ static size_t answer(const engine_params *p, int32_t ids[16], uint64_t *n_guesse
     memcpy(ids, a->choices[0].ids, n * sizeof *ids);
     engine_stats stats;
     engine_read_stats(r.e, &stats);
+    uint64_t n_true = 0;
     *n_guesses = 0;
-    for (size_t k = 0; k < sizeof stats.guesses.drafted / sizeof stats.guesses.drafted[0]; k++)
+    for (size_t k = 0; k < sizeof stats.guesses.drafted / sizeof stats.guesses.drafted[0];
+         k++) {
         *n_guesses += stats.guesses.drafted[k];
+        n_true += stats.guesses.accepted[k];
+    }
+    if (2 * n_true < *n_guesses) fail_msg("%d of %d", (int)n_true, (int)*n_guesses);
     run_close(&r);
     return n;
 }
@@ -55,28 +62,47 @@ static void guesses_change_no_token(void **state) {
     engine_params p = params_of(SPECULATE_OFF, 0);
     size_t n = answer(&p, plain, &n_guesses);
     assert_int_equal(n_guesses, 0);
-    for (int32_t layers = -1; layers <= 0; layers++) {
-        p = params_of(SPECULATE_DRAFT, layers);
+    static const int32_t layers[] = {-1, 0, 1, 2}; /* all, none; the last ones */
+    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+        p = params_of(SPECULATE_DRAFT, layers[i]);
         assert_int_equal(answer(&p, ids, &n_guesses), n);
         assert_memory_equal(ids, plain, n * sizeof *ids);
         assert_true(n_guesses > 0);
     }
 }
 
-static void a_draft_is_on_the_gpu_as_a_whole_or_not_at_all(void **state) {
+/* MiB of the plan's line of a draft at a place. */
+static double draft_mib(const char *plan, const char *place, const char *note) {
+    char line[256];
+    for (const char *at = plan; (at = strstr(at, "draft model")) != NULL; at++) {
+        (void)snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+        if (strstr(line, place) == NULL) continue;
+        if (strstr(line, note) == NULL) fail_msg("%s: no '%s'", line, note);
+        return atof(line + strlen("draft model"));
+    }
+    return 0;
+}
+
+static void the_plan_shows_both_parts_of_a_draft(void **state) {
     (void)state;
-    engine *e = NULL;
-    error err = {0};
-    const engine_params p = params_of(SPECULATE_DRAFT, 2);
-    const engine_sink sink = {NULL, NULL, NULL, NULL};
-    assert_int_equal(engine_open(&e, &p, &sink, &err), STATUS_BAD_INPUT);
-    assert_non_null(strstr(err.text, "draft_gpu_layers = 2: the draft's 4 layers"));
+    engine_run r;
+    engine_params p = params_of(SPECULATE_DRAFT, -1);
+    run_open(&r, &p);
+    double whole = draft_mib(engine_plan_text(r.e), " vram ", "last 4 of 4 layers");
+    assert_true(draft_mib(engine_plan_text(r.e), " ram ", "") == 0);
+    run_close(&r);
+    p = params_of(SPECULATE_DRAFT, 1);
+    run_open(&r, &p);
+    double part = draft_mib(engine_plan_text(r.e), " vram ", "last 1 of 4 layers");
+    assert_true(part > 0 && part < whole);
+    assert_true(draft_mib(engine_plan_text(r.e), " ram ", "first 3 of 4 layers") > 0);
+    run_close(&r);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(guesses_change_no_token),
-        cmocka_unit_test(a_draft_is_on_the_gpu_as_a_whole_or_not_at_all),
+        cmocka_unit_test(the_plan_shows_both_parts_of_a_draft),
     };
     return cmocka_run_group_tests(tests, choose_driver, NULL);
 }

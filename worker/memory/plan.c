@@ -195,7 +195,12 @@ static void add_draft_line(memory_plan *plan, const plan_request *r, uint32_t n_
     uint64_t bytes = r->draft_bytes + n_pages * r->draft_page_bytes;
     if (bytes == 0) return;
     char *note = add_line(plan, "draft model", PLAN_RAM, bytes);
-    (void)snprintf(note, NOTE_BYTES, "its file and states");
+    if (r->draft_vram_bytes > 0) {
+        (void)snprintf(note, NOTE_BYTES, "its embedding and first %u of %u layers",
+                       r->draft_layers - r->draft_gpu_layers, r->draft_layers);
+    } else {
+        (void)snprintf(note, NOTE_BYTES, "its file and states; up to %u guesses", r->n_guesses);
+    }
 }
 
 static void add_expert_lines(memory_plan *plan, const model_config *c, const model_weights *w) {
@@ -476,8 +481,9 @@ static void add_cuda_lines(memory_plan *plan, const model_config *c, const model
     (void)snprintf(note, NOTE_BYTES, "%u rows of %u", plan->max_outputs, c->n_vocab);
     if (r->draft_vram_bytes > 0) {
         note = add_line(plan, "draft model", PLAN_VRAM, draft_bytes(r));
-        (void)snprintf(note, NOTE_BYTES, "with its pages and states; up to %u guesses",
-                       r->n_guesses);
+        (void)snprintf(note, NOTE_BYTES,
+                       "its head and last %u of %u layers, pages, states; up to %u guesses",
+                       r->draft_gpu_layers, r->draft_layers, r->n_guesses);
     }
     note = add_line(plan, "driver", PLAN_DRIVER, driver_bytes(r));
     (void)snprintf(note, NOTE_BYTES, "context, kernels and graphs, %s",

@@ -25,10 +25,12 @@ typedef struct plan_request {
     uint64_t draft_bytes;      /* of a draft model: its file and states, and */
     uint64_t draft_page_bytes; /* as many pages as the model has */
     uint64_t draft_vram_bytes; /* of a draft on the GPU: all it has there */
-    bool knows_driver;         /* the next two were measured; else they are estimated */
-    uint64_t driver_bytes;     /* VRAM that the driver takes for itself, of it */
-    uint64_t kernel_bytes;     /* the kernels, which a draft on the GPU loads again */
-    uint32_t chunk_tokens;     /* 0: auto, 512 or on a GPU with experts up to 2,048 */
+    uint32_t draft_layers;     /* of such a draft, and how many of them are there: the last */
+    uint32_t draft_gpu_layers;
+    bool knows_driver;     /* the next two were measured; else they are estimated */
+    uint64_t driver_bytes; /* VRAM that the driver takes for itself, of it */
+    uint64_t kernel_bytes; /* the kernels, which a draft on the GPU loads again */
+    uint32_t chunk_tokens; /* 0: auto, 512 or on a GPU with experts up to 2,048 */
     kv_type kv;
     int64_t n_slots;    /* -1: auto: on the CPU 0, experts are read where they lie; on a GPU as
                          * many as fit */

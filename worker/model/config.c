@@ -324,3 +324,15 @@ void model_config_of_block(model_config *c) {
     c->is_linear[0] = false;
     c->kind_index[0] = 0;
 }
+
+void model_config_of_layers(model_config *c, uint32_t first, uint32_t n) {
+    CHECK(n > 0 && first + n <= c->n_layers);
+    c->first_layer += first;
+    c->n_layers = n;
+    c->n_linear_layers = c->n_full_layers = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        c->is_linear[i] = c->is_linear[first + i];
+        uint32_t *ordinal = c->is_linear[i] ? &c->n_linear_layers : &c->n_full_layers;
+        c->kind_index[i] = (uint16_t)(*ordinal)++;
+    }
+}

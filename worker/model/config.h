@@ -59,6 +59,9 @@ status model_config_read(model_config *out, const gguf_file *file, error *err);
 /* Make of a model's geometry that of its first MTP block: one layer of full attention. */
 void model_config_of_block(model_config *c);
 
+/* Make of a model's geometry that of n of its layers, from `first` on. */
+void model_config_of_layers(model_config *c, uint32_t first, uint32_t n);
+
 /* Bytes of the recurrent state of one sequence (delta-net state and convolution
  * inputs, float32, all linear layers). */
 uint64_t model_config_state_bytes(const model_config *c);

@@ -93,6 +93,17 @@ static void run_layer(const forward *f, const batch *b, uint32_t layer) {
     show_residual(f, b, "layer", layer);
 }
 
+status forward_run_layers(const forward *f, const batch *b, float *rows, error *err) {
+    const backend_ops *ops = f->device->ops;
+    status rc = ops->begin(f->device, b, err);
+    if (rc != STATUS_OK) return rc;
+    ops->embed(f->device, &f->weights->embedding);
+    for (uint32_t layer = 0; layer < f->config->n_layers; layer++)
+        run_layer(f, b, layer);
+    ops->read_residual(f->device, rows);
+    return ops->end(f->device, err);
+}
+
 status forward_run(const forward *f, const batch *b, float *logits, error *err) {
     const backend_ops *ops = f->device->ops;
     status rc = ops->begin(f->device, b, err);
@@ -100,7 +111,7 @@ status forward_run(const forward *f, const batch *b, float *logits, error *err) 
 
     if (f->weights->block.in.data != NULL)
         ops->embed_after(f->device, &f->weights->embedding, &f->weights->block, f->block_form);
-    else
+    else if (b->residual == NULL)
         ops->embed(f->device, &f->weights->embedding);
     if (f->tap != NULL) show_residual(f, b, "embed", 0);
 

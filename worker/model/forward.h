@@ -39,6 +39,9 @@ status forward_init(forward *f, const model_config *c, const model_weights *w, b
                     activation_type activations, error *err);
 void forward_release(forward *f); /* accepts a zeroed one */
 
+/* Run the embedding and the layers of a checked batch alone: rows gets its residual, [n_rows][E]. */
+status forward_run_layers(const forward *f, const batch *b, float *rows, error *err);
+
 /* Run one checked batch; logits is NULL when no row asks. */
 status forward_run(const forward *f, const batch *b, float *logits, error *err);
 

@@ -9,10 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Neighbouring layers on a device. */
+typedef struct model_part {
+    model_config config;
+    model_weights weights; /* a view of the model's */
+    backend *device;       /* NULL: there is no such part */
+    forward pass;
+} model_part;
+
 struct model {
     model_config config;
     model_weights weights;
     model_params params;
+    model_part first;       /* params.n_cpu_layers, on the CPU */
+    float *handed;          /* [max_rows][n_embd] from the first part to the other */
+    model_config config_of; /* of the layers on `device`: all, or those behind the first part */
+    model_weights weights_of;
     backend *device;
     forward pass;
     /* The batch of the running step: max_rows of each, and cap_pages pages. */
@@ -52,11 +64,44 @@ static status check_params(const model_params *p, const model_config *c, error *
 static status open_backend(model *m, error *err) {
     switch (m->params.backend) {
     case BACKEND_CPU:
-        return backend_cpu_open(&m->device, &m->config, &m->weights, &m->params, err);
+        return backend_cpu_open(&m->device, &m->config_of, &m->weights_of, &m->params, err);
     case BACKEND_CUDA:
-        return backend_cuda_open(&m->device, &m->config, &m->weights, &m->params, err);
+        return backend_cuda_open(&m->device, &m->config_of, &m->weights_of, &m->params, err);
     }
     return error_set(err, STATUS_BAD_INPUT, "model: backend %d", (int)m->params.backend);
+}
+
+/* Which layers are on the device. */
+static status cut_layers(model *m, error *err) {
+    uint32_t n = m->config.n_layers, n_cpu = m->params.n_cpu_layers;
+    m->config_of = m->config;
+    m->weights_of = m->weights;
+    if (n_cpu == 0) return STATUS_OK;
+    if (m->config.moe || n_cpu >= n || m->params.n_remembered > 0) {
+        return error_set(err, STATUS_BAD_INPUT,
+                         "model: %u of %u layers cannot compute apart from the others", n_cpu,
+                         n);
+    }
+    model_config_of_layers(&m->config_of, n_cpu, n - n_cpu);
+    model_weights_of_layers(&m->weights_of, &m->weights, n_cpu, n - n_cpu);
+    return STATUS_OK;
+}
+
+/* After the device, which gives the file's pages back when it has read them. */
+static status open_first(model *m, error *err) {
+    model_part *p = &m->first;
+    uint32_t n = m->params.n_cpu_layers;
+    if (n == 0) return STATUS_OK;
+    p->config = m->config;
+    model_config_of_layers(&p->config, 0, n);
+    model_weights_of_layers(&p->weights, &m->weights, 0, n);
+    m->handed = calloc((size_t)m->params.max_rows * m->config.n_embd, sizeof *m->handed);
+    if (m->handed == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory");
+    model_params params = m->params;
+    params.backend = BACKEND_CPU;
+    status rc = backend_cpu_open(&p->device, &p->config, &p->weights, &params, err);
+    if (rc != STATUS_OK) return rc;
+    return forward_init(&p->pass, &p->config, &p->weights, p->device, params.activations, err);
 }
 
 /* Runs have distinct states, and a run has at most every page and keeps at most a state a
@@ -105,9 +150,14 @@ static status open_whole(model **out, const gguf_file *file, const model_params 
     if (rc != STATUS_OK) goto fail;
     rc = make_batch(m, err);
     if (rc != STATUS_OK) goto fail;
+    rc = cut_layers(m, err);
+    if (rc != STATUS_OK) goto fail;
     rc = open_backend(m, err);
     if (rc != STATUS_OK) goto fail;
-    rc = forward_init(&m->pass, &m->config, &m->weights, m->device, params->activations, err);
+    rc = forward_init(&m->pass, &m->config_of, &m->weights_of, m->device, params->activations,
+                      err);
+    if (rc != STATUS_OK) goto fail;
+    rc = open_first(m, err);
     if (rc != STATUS_OK) goto fail;
     *out = m;
     return STATUS_OK;
@@ -131,6 +181,9 @@ status model_open_block(model **out, const gguf_file *file, const model_params *
 
 void model_close(model *m) {
     if (m == NULL) return;
+    forward_release(&m->first.pass);
+    if (m->first.device != NULL) m->first.device->ops->close(m->first.device);
+    free(m->handed);
     forward_release(&m->pass);
     if (m->device != NULL) m->device->ops->close(m->device);
     free(m->routed);
@@ -346,6 +399,15 @@ void model_forget_experts(model *m) {
     m->device->ops->forget_experts(m->device);
 }
 
+/* What the first part makes of the batch, for the device to go on with. */
+static status run_first(const model *m, batch *b, error *err) {
+    if (m->first.device == NULL) return STATUS_OK;
+    batch alone = *b;
+    alone.n_outputs = alone.n_hidden = 0;
+    b->residual = m->handed;
+    return forward_run_layers(&m->first.pass, &alone, m->handed, err);
+}
+
 /* logits or best gets the results. */
 static status run_step(model *m, const model_segment *segments, size_t n_segments,
                        float *logits, uint32_t n_vocab, model_best *best, error *err) {
@@ -361,7 +423,8 @@ static status run_step(model *m, const model_segment *segments, size_t n_segment
     b.watched = m->pass.tap != NULL;
     if (m->traces != NULL) route_batch(m, segments, &b);
     m->n_tokens_run += b.view.n_rows;
-    return forward_run(&m->pass, &b, logits, err);
+    rc = run_first(m, &b, err);
+    return rc == STATUS_OK ? forward_run(&m->pass, &b, logits, err) : rc;
 }
 
 status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
@@ -374,7 +437,7 @@ bool model_verifies_rows(const model *m) {
 }
 
 bool model_remembers_rows(const model *m) {
-    return m->device->ops->state_replay != NULL;
+    return m->device->ops->state_replay != NULL && m->first.device == NULL;
 }
 
 void model_replay(model *m, size_t segment, uint32_t n_rows) {
@@ -398,43 +461,73 @@ status model_read_logits(model *m, float *logits, error *err) {
     return m->device->ops->read_logits(m->device, logits, err);
 }
 
+/* States and pages of both parts: the first part's bytes come first.  Layers of one kind alone
+ * have no states, or no pages. */
+
 void model_state_clear(model *m, uint32_t state) {
     CHECK(state < m->params.n_states);
-    m->device->ops->state_clear(m->device, state);
+    if (m->first.device != NULL) m->first.device->ops->state_clear(m->first.device, state);
+    if (m->config_of.n_linear_layers > 0) m->device->ops->state_clear(m->device, state);
 }
 
 void model_state_save(model *m, uint32_t state, void *bytes) {
     CHECK(state < m->params.n_states);
-    m->device->ops->state_save(m->device, state, bytes);
+    size_t n = 0;
+    if (m->first.device != NULL) {
+        m->first.device->ops->state_save(m->first.device, state, bytes);
+        n = model_config_state_bytes(&m->first.config);
+    }
+    if (m->config_of.n_linear_layers > 0)
+        m->device->ops->state_save(m->device, state, (unsigned char *)bytes + n);
 }
 
 void model_state_load(model *m, uint32_t state, const void *bytes) {
     CHECK(state < m->params.n_states);
-    m->device->ops->state_load(m->device, state, bytes);
+    size_t n = 0;
+    if (m->first.device != NULL) {
+        m->first.device->ops->state_load(m->first.device, state, bytes);
+        n = model_config_state_bytes(&m->first.config);
+    }
+    if (m->config_of.n_linear_layers > 0)
+        m->device->ops->state_load(m->device, state, (const unsigned char *)bytes + n);
 }
 
 void model_state_copy(model *m, uint32_t to, uint32_t from) {
     CHECK(to < m->params.n_states && from < m->params.n_states);
-    if (to != from) m->device->ops->state_copy(m->device, to, from);
+    if (to == from) return;
+    if (m->first.device != NULL) m->first.device->ops->state_copy(m->first.device, to, from);
+    if (m->config_of.n_linear_layers > 0) m->device->ops->state_copy(m->device, to, from);
+}
+
+static size_t first_page_bytes(const model *m) {
+    return m->first.device != NULL ? m->first.device->ops->page_bytes(m->first.device) : 0;
 }
 
 size_t model_page_bytes(const model *m) {
-    return m->device->ops->page_bytes(m->device);
+    return first_page_bytes(m) + m->device->ops->page_bytes(m->device);
 }
 
 void model_page_save(model *m, uint32_t page, void *bytes) {
     CHECK(page < m->params.n_pages);
-    m->device->ops->page_save(m->device, page, bytes);
+    size_t n = first_page_bytes(m);
+    if (n > 0) m->first.device->ops->page_save(m->first.device, page, bytes);
+    if (m->config_of.n_full_layers > 0)
+        m->device->ops->page_save(m->device, page, (unsigned char *)bytes + n);
 }
 
 void model_page_load(model *m, uint32_t page, const void *bytes) {
     CHECK(page < m->params.n_pages);
-    m->device->ops->page_load(m->device, page, bytes);
+    size_t n = first_page_bytes(m);
+    if (n > 0) m->first.device->ops->page_load(m->first.device, page, bytes);
+    if (m->config_of.n_full_layers > 0)
+        m->device->ops->page_load(m->device, page, (const unsigned char *)bytes + n);
 }
 
 void model_page_copy(model *m, uint32_t to, uint32_t from) {
     CHECK(to < m->params.n_pages && from < m->params.n_pages);
-    if (to != from) m->device->ops->page_copy(m->device, to, from);
+    if (to == from) return;
+    if (first_page_bytes(m) > 0) m->first.device->ops->page_copy(m->first.device, to, from);
+    if (m->config_of.n_full_layers > 0) m->device->ops->page_copy(m->device, to, from);
 }
 
 float *model_logits_memory(model *m) {
@@ -444,6 +537,7 @@ float *model_logits_memory(model *m) {
 void model_set_tap(model *m, model_tap tap, void *context) {
     const model_config *c = &m->config;
     size_t row = c->n_embd > c->n_experts_used ? c->n_embd : c->n_experts_used;
+    CHECK(m->first.device == NULL); /* nobody looks into a model of two parts */
     if (tap != NULL && m->pass.tap_rows == NULL) {
         m->pass.tap_rows = calloc((size_t)m->params.max_rows * row, sizeof *m->pass.tap_rows);
         CHECK(m->pass.tap_rows != NULL); /* a look inside is for tests and dumps */

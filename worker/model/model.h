@@ -60,7 +60,10 @@ typedef struct model_params {
     uint32_t max_rows;     /* tokens of one step, all segments together */
     uint32_t max_outputs;  /* rows of one step that give logits */
     uint32_t n_remembered; /* rows of a step that may be remembered, where the backend does */
-    uint32_t n_slots;      /* expert slots over all layers; 0: read experts where they lie
+    uint32_t
+        n_cpu_layers; /* of a dense model: so many first layers, with the embedding, compute on
+                            * the CPU, and `backend` has the others and the head */
+    uint32_t n_slots; /* expert slots over all layers; 0: read experts where they lie
                           (cpu), or a slot for each (cuda) */
     cpu_lane lane;
     bool pin_experts;           /* cuda: keep every expert's record in pinned RAM */

@@ -268,6 +268,17 @@ static void place_layer(layer_weights *l) {
     }
 }
 
+void model_weights_of_layers(model_weights *out, const model_weights *w, uint32_t first,
+                             uint32_t n) {
+    CHECK(first + n <= w->n_layers);
+    *out = *w;
+    out->layers = w->layers + first;
+    out->n_layers = n;
+    if (first + n == w->n_layers) return;
+    out->head = (weight_matrix){0};
+    out->output_norm = (weight_vector){0};
+}
+
 void model_weights_place_mapped(model_weights *w) {
     w->embedding.place = w->embedding.data;
     w->head.place = w->head.data;

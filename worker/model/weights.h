@@ -91,6 +91,10 @@ status model_weights_map(model_weights *out, const model_config *c, const gguf_f
 status model_weights_map_block(model_weights *out, const model_config *c, const gguf_file *file,
                                error *err);
 void model_weights_release(model_weights *w); /* accepts a zeroed one */
+/* A view of n layers of w from `first` on, with the head where the last is among them; it is not
+ * released, and w must outlive it. */
+void model_weights_of_layers(model_weights *out, const model_weights *w, uint32_t first,
+                             uint32_t n);
 
 /* Let every `place` be the mapping itself. */
 void model_weights_place_mapped(model_weights *w);
