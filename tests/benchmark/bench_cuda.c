@@ -330,9 +330,15 @@ static uint64_t *take_records(uint32_t down_type, size_t *down_at) {
     return device;
 }
 
-static void time_experts(uint32_t down_type, uint32_t n_rows) {
-    enum { TIMES = 32 };
-    pool_used = 0;
+typedef struct expert_step {
+    experts_up_args up;
+    experts_down_args down;
+    int32_t *chosen; /* [EXPERT_STEPS][8][USED] on the device */
+} expert_step;
+
+enum { EXPERT_STEPS = 32 };
+
+static expert_step take_experts(uint32_t down_type, uint32_t n_rows) {
     size_t down_at;
     uint64_t *records = take_records(down_type, &down_at);
     const size_t row = quant_row_bytes(QUANT_Q4_K, E);
@@ -341,12 +347,12 @@ static void time_experts(uint32_t down_type, uint32_t n_rows) {
     const uint64_t split_d = E * down_row;
     const unsigned char *shared = take_weights(QUANT_Q4_K, 2 * F * row);
     const void *shared_down = take_weights(file_type(down_type), E * down_file);
-    int32_t *chosen = take(TIMES * 8 * USED * 4);
-    int32_t ids[TIMES * 8 * USED];
-    for (int i = 0; i < TIMES * 8 * USED; i++)
+    int32_t *chosen = take(EXPERT_STEPS * 8 * USED * 4);
+    int32_t ids[EXPERT_STEPS * 8 * USED];
+    for (int i = 0; i < EXPERT_STEPS * 8 * USED; i++)
         ids[i] = i * 37 % N_EXPERTS;
     device_write(chosen, ids, sizeof ids);
-    experts_up_args up = {
+    const experts_up_args up = {
         .records = records,
         .act = take_acts(n_rows, E),
         .h = take(100 * F * 4),
@@ -360,42 +366,105 @@ static void time_experts(uint32_t down_type, uint32_t n_rows) {
         .n_used = USED,
         .n_cols = E,
         .n_ff = F,
-        .n_ff_shared = F};
-    experts_down_args down = {.records = records,
-                              .weights = take_floats(8 * USED),
-                              .shared_gate = take_floats(8),
-                              .h = up.h,
-                              .h_act = up.h_act,
-                              .x = take_floats(8 * E),
-                              .h_stride = F,
-                              .h_act_stride = up.h_act_stride,
-                              .x_stride = E,
-                              .down = {shared_down, down_at, down_row, down_row, split_d,
-                                       split_d, down_type, down_type},
-                              .n_rows = n_rows,
-                              .n_used = USED,
-                              .n_embd = E,
-                              .n_ff = F,
-                              .n_ff_shared = F};
+        .n_ff_shared = F,
+        .down_offset = down_at,
+        .down_bytes = E * down_file};
+    const experts_down_args down = {.records = records,
+                                    .weights = take_floats(8 * USED),
+                                    .shared_gate = take_floats(8),
+                                    .h = up.h,
+                                    .h_act = up.h_act,
+                                    .x = take_floats(8 * E),
+                                    .h_stride = F,
+                                    .h_act_stride = up.h_act_stride,
+                                    .x_stride = E,
+                                    .down = {shared_down, down_at, down_row, down_row, split_d,
+                                             split_d, down_type, down_type},
+                                    .n_rows = n_rows,
+                                    .n_used = USED,
+                                    .n_embd = E,
+                                    .n_ff = F,
+                                    .n_ff_shared = F};
+    return (expert_step){up, down, chosen};
+}
+
+static void add_up(experts_up_args up, const int32_t *chosen) {
+    cuda_shape shape;
+    up.experts = chosen;
+    const cuda_kernel kernel = experts_up_choose(&up, &shape);
+    add_launch(kernel, shape, &up, sizeof up);
+}
+
+static void add_down(experts_down_args down, const int32_t *chosen) {
+    cuda_shape shape;
+    down.experts = chosen;
+    const cuda_kernel kernel = experts_down_choose(&down, &shape);
+    add_launch(kernel, shape, &down, sizeof down);
+}
+
+static void time_experts(uint32_t down_type, uint32_t n_rows) {
+    pool_used = 0;
+    const expert_step s = take_experts(down_type, n_rows);
     char name[96];
     const double pairs = n_rows * 9.0;
-    for (int i = 0; i < TIMES; i++) {
-        up.experts = chosen + i * 8 * USED;
-        cuda_shape shape;
-        const cuda_kernel kernel = experts_up_choose(&up, &shape);
-        add_launch(kernel, shape, &up, sizeof up);
-    }
+    for (int i = 0; i < EXPERT_STEPS; i++)
+        add_up(s.up, s.chosen + i * 8 * USED);
     (void)snprintf(name, sizeof name, "experts_up Q4_K, %u rows, 8 + 1", n_rows);
-    report(name, TIMES, pairs * 2 * F * (double)row, 0);
-    for (int i = 0; i < TIMES; i++) {
-        down.experts = chosen + i * 8 * USED;
-        cuda_shape shape;
-        const cuda_kernel kernel = experts_down_choose(&down, &shape);
-        add_launch(kernel, shape, &down, sizeof down);
-    }
+    report(name, EXPERT_STEPS, pairs * 2 * F * (double)s.up.gate.row_bytes, 0);
+    for (int i = 0; i < EXPERT_STEPS; i++)
+        add_down(s.down, s.chosen + i * 8 * USED);
     (void)snprintf(name, sizeof name, "experts_down %s, %u rows",
                    quant_traits_of(file_type(down_type))->name, n_rows);
-    report(name, TIMES, pairs * E * (double)down_file, 0);
+    report(name, EXPERT_STEPS, pairs * (double)s.up.down_bytes, 0);
+}
+
+/* A step's places and turns, its first n_missing pairs coming; missing records go to one of
+ * N_EXPERTS others. */
+static void take_turns(expert_step *s, uint32_t n_rows, uint32_t n_missing, int step) {
+    uint64_t places[8 * USED], table[N_EXPERTS];
+    expert_turn turns[8 * USED];
+    device_read(table, s->up.records, sizeof table);
+    for (uint32_t i = 0; i < n_rows * USED; i++) {
+        const uint32_t e = ((uint32_t)step * 8 * USED + i) * 37 % N_EXPERTS;
+        places[i] = table[e] | (i < n_missing ? EXPERT_COMING : 0);
+        turns[i] = (expert_turn){places[i], i, e};
+    }
+    uint64_t *at = take(sizeof places);
+    expert_turn *order = take(sizeof turns);
+    device_write(at, places, sizeof places);
+    device_write(order, turns, sizeof turns);
+    s->up.places = s->down.places = at;
+    s->up.turns = order;
+}
+
+static void time_missing(expert_step s, uint32_t n_rows, uint32_t n_missing) {
+    char name[96];
+    s.up.n_rows = s.down.n_rows = n_rows;
+    for (int i = 0; i < EXPERT_STEPS; i++) {
+        take_turns(&s, n_rows, n_missing, i);
+        add_up(s.up, s.chosen + i * 8 * USED);
+        add_down(s.down, s.chosen + i * 8 * USED);
+    }
+    (void)snprintf(name, sizeof name, "experts up + down, %u rows, %u missing", n_rows,
+                   n_missing);
+    report(name, EXPERT_STEPS, n_missing * (double)(s.up.down_offset + s.up.down_bytes), 0);
+}
+
+/* Both launches of a layer, some of whose experts come from pinned memory, which holds zeros; GB/s
+ * are the bus's. */
+static void time_coming(void) {
+    void *source = NULL;
+    pool_used = 0;
+    expert_step s = take_experts(QUANT_Q4_K, 8);
+    s.up.slot_bytes = (s.up.down_offset + s.up.down_bytes + 255) / 256 * 256;
+    CALL(cuMemHostAlloc, &source, N_EXPERTS * s.up.slot_bytes, 0);
+    memset(source, 0, N_EXPERTS * s.up.slot_bytes);
+    s.up.source = source;
+    for (uint32_t missing = 0; missing <= 4; missing++)
+        time_missing(s, 1, missing);
+    time_missing(s, 8, 0);
+    time_missing(s, 8, 16);
+    CALL(cuMemFreeHost, source);
 }
 
 static batch_view take_batch(uint32_t n_rows, uint32_t position, uint32_t n_pages) {
@@ -701,6 +770,7 @@ static void time_all(void) {
     time_experts(QUANT_Q4_K, 1);
     time_experts(CUDA_Q6_K_SPLIT, 1);
     time_experts(QUANT_Q4_K, 4);
+    time_coming();
     time_delta_net(1);
     time_attention(1, 1000, KV_F16);
     time_attention(1, 8000, KV_F16);
