@@ -8,6 +8,8 @@
 /* Shares are kept by how much a look-up rests on: tokens that agreed. */
 enum { MATCHES = 4, CLASSES = MATCHES + DRAFTER_KINDS - 1 };
 
+/* Before anything was observed. */
+static const double first_share[CLASSES] = {0.5, 0.8, 0.9, 0.97, 0.75, 0.75};
 static const double ALLOWED_LOSS = 3;     /* tokens, and */
 static const double ALLOWED_SHARE = 0.01; /* of all that it gave */
 static const double MOST_CREDIT = 16;     /* tokens won before that may be lost again */
@@ -61,7 +63,7 @@ struct speculate {
     speculate_params params;
     bool fixed;
     track *tracks;                  /* [n_places] */
-    double share[CLASSES];          /* of all sequences, where a new one begins */
+    double share[CLASSES];          /* of all sequences; a new one begins better */
     double guess_ns[DRAFTER_KINDS]; /* of one guess */
     double read_ns;                 /* of a row that a draft reads to catch up */
     int32_t *ends;                  /* [params.n_ends] */
@@ -113,8 +115,7 @@ status speculate_new(speculate **out, drafter *drafters[DRAFTER_KINDS],
     }
     for (size_t i = 0; i < params->n_ends; i++)
         s->ends[i] = params->ends[i];
-    static const double prior[CLASSES] = {0.5, 0.65, 0.8, 0.95, 0.75, 0.75};
-    memcpy(s->share, prior, sizeof s->share);
+    memcpy(s->share, first_share, sizeof s->share);
     *out = s;
     return STATUS_OK;
 }
@@ -204,7 +205,8 @@ static track *track_of(speculate *s, const sequence *who) {
     uint64_t key = who->arrival + 1;
     if (t->key == key) return t;
     *t = (track){.key = key, .n_first = who->n_tokens};
-    memcpy(t->share, s->share, sizeof t->share);
+    for (int i = 0; i < CLASSES; i++)
+        t->share[i] = (s->share[i] + first_share[i]) / 2;
     return t;
 }
 

@@ -2,9 +2,10 @@
  * without, step by step in turn in one process, so that a busy machine slows both alike.
  *
  *     bench_speculate MODEL DRAFT THREADS REPEATS
- *     bench_speculate MODEL                        only what rows cost
+ *     bench_speculate MODEL THREADS                only what rows cost
  *
- * What rows verified together cost: the least time of a step of each number of them, one thread.
+ * What rows verified together cost: the least time of a step of some numbers of them, all
+ * remembered (model.h) and all right.
  *
  * One JSON a line for each text and kind of guesses: share of guesses that came true, tokens a
  * step, the medians of both rates over the repeats and of their quotient.  Time is that from
@@ -32,14 +33,23 @@ typedef struct text_case {
     ",\"chat_template_kwargs\":{\"enable_thinking\":false}}"
 #define USER(text) "{\"role\":\"user\",\"content\":\"" text "\"}"
 #define SAID(text) ",{\"role\":\"assistant\",\"content\":\"" text "\"},"
-#define WORDS                                                                                  \
-    "ring goat wolf clock forest mountain yellow lamp stone river bridge garden window "       \
-    "silver market bread"
+#define WORDS      "ring goat wolf clock forest mountain yellow lamp mirror heron silver market"
 #define ADD                                                                                    \
     "Here is the function:\\n\\n```c\\nint add(int a, int b)\\n{\\n    return a + b;\\n}\\n"   \
     "```\\n\\nIt adds its two arguments."
+#define COUNTED                                                                                \
+    "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 "           \
+    "30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 "           \
+    "56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 78 79 80 81 "           \
+    "82 83 84 85 86 87 88 89 90"
+#define STORY                                                                                  \
+    "Once there was a hungry fox named Ada who lived near the harbour. One day Ada found a "   \
+    "lamp under a stone. \\\"Whose lamp is this?\\\" asked Ada. A cat named Ada came by and "  \
+    "said, \\\"It is mine. I lost it in the harbour.\\\" Ada gave the lamp back, and Ada was " \
+    "very happy. From that day on, Ada and Ada were friends, and the lamp shone over the "     \
+    "harbour every night."
 
-/* In noise every token is one of eight, almost alike in likelihood: what came before is always
+/* Copying, counted and told are asked for again what the conversation has already.  In noise every token is one of eight, almost alike in likelihood: what came before is always
  * found and hardly ever tells what comes. */
 static const text_case cases[] = {
     {"counting", WIRE_CHAT, CHAT(USER("Count from 1 to 90."), 256)},
@@ -49,6 +59,12 @@ static const text_case cases[] = {
      CHAT(USER("Write a C function that adds two integers.") SAID(ADD)
               USER("Write a C function that adds two integers."),
           64)},
+    {"counted", WIRE_CHAT,
+     CHAT(USER("Count from 1 to 90.") SAID(COUNTED) USER("Count from 1 to 90."), 256)},
+    {"told", WIRE_CHAT,
+     CHAT(USER("Tell me a story about a fox and a lamp.") SAID(STORY)
+              USER("Tell me a story about a fox and a lamp."),
+          256)},
     {"prose", WIRE_CHAT, CHAT(USER("Tell me a story about a fox and a lamp."), 256)},
     {"noise", WIRE_COMPLETION,
      "{\"prompt\":\"1 2 3 4 5 6 7 8\",\"temperature\":2,\"top_k\":0,\"top_p\":1,"
@@ -212,22 +228,23 @@ static int compare(side *plain, side *guessing, const text_case *c, const char *
     return 0;
 }
 
-/* Of each number of rows the least time of a step that verifies them. */
-static int rows_cost(const char *path) {
-    enum { MOST = 9, ROUNDS = 25, PROMPT = 256 };
+/* Of some numbers of rows the least time of a step that verifies them. */
+static int rows_cost(const char *path, uint32_t n_threads) {
+    static const uint32_t numbers[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33, 64};
+    enum { MOST = 64, ROUNDS = 25, PROMPT = 256, N = sizeof numbers / sizeof numbers[0] };
     gguf_file *file = NULL;
     model *m = NULL;
     error err = {0};
     const model_params p = {.backend = BACKEND_CPU,
-                            .n_threads = 1,
+                            .n_threads = n_threads,
                             .kv = KV_F16,
                             .n_pages = 8,
-                            .n_states = 1 + MOST,
+                            .n_states = 2,
+                            .n_remembered = MOST,
                             .max_rows = PROMPT,
                             .max_outputs = MOST,
                             .inserts_per_layer = 4};
-    static const uint32_t pages[] = {0, 1, 2, 3, 4, 5, 6, 7},
-                          after[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    static const uint32_t pages[] = {0, 1, 2, 3, 4, 5, 6, 7}, after[] = {1};
     int32_t ids[PROMPT + MOST + ROUNDS];
     double least[1 + MOST] = {0};
     status rc = gguf_open(&file, path, &err);
@@ -239,22 +256,23 @@ static int rows_cost(const char *path) {
     model_segment s = {.tokens = ids, .n_tokens = PROMPT, .pages = pages};
     if (rc == STATUS_OK) model_state_clear(m, 0);
     if (rc == STATUS_OK) rc = model_step(m, &s, 1, logits, &err);
-    for (uint32_t i = 0; i < ROUNDS * MOST && rc == STATUS_OK; i++) {
-        uint32_t n = 1 + i % MOST;
+    for (uint32_t i = 0; i < ROUNDS * N && rc == STATUS_OK; i++) {
+        uint32_t n = numbers[i % N];
         s = (model_segment){.position = PROMPT,
-                            .tokens = ids + PROMPT + i / MOST,
+                            .tokens = ids + PROMPT + i / N,
                             .n_tokens = n,
                             .n_outputs = n,
                             .pages = pages,
-                            .states_after = after};
-        uint64_t begun = now_ns(true);
+                            .states_after = after,
+                            .remembered = true};
+        uint64_t begun = now_ns(n_threads == 1);
         rc = model_step(m, &s, 1, logits, &err);
-        double ms = (double)(now_ns(true) - begun) / 1e6;
+        double ms = (double)(now_ns(n_threads == 1) - begun) / 1e6;
         if (least[n] == 0 || ms < least[n]) least[n] = ms;
     }
-    for (uint32_t n = 1; n <= MOST && rc == STATUS_OK; n++)
-        (void)printf("{\"rows\":%u,\"ms\":%.3f,\"cost\":%.3f}\n", n, least[n],
-                     least[n] / least[1]);
+    for (size_t i = 0; i < N && rc == STATUS_OK; i++)
+        (void)printf("{\"rows\":%u,\"ms\":%.3f,\"cost\":%.3f}\n", numbers[i], least[numbers[i]],
+                     least[numbers[i]] / least[1]);
     if (rc != STATUS_OK) (void)fprintf(stderr, "bench_speculate: %s\n", err.text);
     free(logits);
     model_close(m);
@@ -272,7 +290,7 @@ int main(int argc, char *argv[]) {
                  {"auto", SPECULATE_AUTO, 0},
                  {"lookup always 4", SPECULATE_LOOKUP, 4},
                  {"draft always 4", SPECULATE_DRAFT, 4}};
-    if (argc == 2) return rows_cost(argv[1]);
+    if (argc == 3) return rows_cost(argv[1], (uint32_t)strtoul(argv[2], NULL, 10));
     if (argc != 5) {
         (void)fprintf(stderr, "usage: bench_speculate MODEL DRAFT THREADS REPEATS\n");
         return 2;
