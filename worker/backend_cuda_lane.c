@@ -1,7 +1,8 @@
 /* backend_cuda_lane.c - experts without a slot computed on the CPU while others travel.
  *
- * The lane reads matrices where the file is mapped, or, where there is no room for the file's
- * pages beside the records in RAM, from those, bringing Q6_K back into the file's form.  It has
+ * The lane reads matrices from the records in RAM.  Of Q6_K, which those have split, it reads
+ * the file, or, where there is no room for the file's pages beside the records, brings it back
+ * into the file's form.  It has
  * the CPU backend's kernels and quantizes rows as the GPU does, to the last bit; but it sums in
  * another order, so a bit may depend on who computed an expert; off, none does.  Of a layer's
  * missing experts the CPU takes those that the fewest rows use, as many as it finishes in the
@@ -328,6 +329,24 @@ static const unsigned char *in_file(const weight_experts *w, int32_t expert) {
     return (const unsigned char *)w->first.data + (size_t)expert * w->expert_bytes;
 }
 
+/* A matrix in the record `at` (NULL: there is none) where that has the file's form. */
+static const unsigned char *in_record(const weight_experts *w, int32_t expert,
+                                      const unsigned char *at, uint64_t offset) {
+    return at == NULL || is_split(w) ? in_file(w, expert) : at + offset;
+}
+
+/* Pinned records lie in large pages where the system has them, the file's in small ones. */
+static expert_place place_of(const backend_cuda *b, const layer_weights *l, int32_t expert) {
+    size_t layer = (size_t)(l - b->weights->layers);
+    size_t index = layer * b->config->n_experts + (size_t)expert;
+    const unsigned char *at =
+        b->experts.all != NULL ? b->experts.all + index * b->layout.slot_bytes : NULL;
+    uint64_t up = one_bytes(&l->exp_gate), down = up + one_bytes(&l->exp_up);
+    return (expert_place){in_record(&l->exp_gate, expert, at, 0),
+                          in_record(&l->exp_up, expert, at, up),
+                          in_record(&l->exp_down, expert, at, down)};
+}
+
 /* Where each marked expert's matrices lie; records are held until release_records(). */
 static bool take_places(cuda_lane *lane, backend_cuda *b, const layer_weights *l) {
     const cuda_experts *x = &b->experts;
@@ -337,9 +356,7 @@ static bool take_places(cuda_lane *lane, backend_cuda *b, const layer_weights *l
         if (!x->on_cpu[i]) continue;
         expert_place *p = &lane->places[i];
         if (!lane->reads_records) {
-            *p = (expert_place){in_file(&l->exp_gate, x->active[i]),
-                                in_file(&l->exp_up, x->active[i]),
-                                in_file(&l->exp_down, x->active[i])};
+            *p = place_of(b, l, x->active[i]);
             continue;
         }
         const unsigned char *at = host_tier_fetch(x->host, layer, (uint32_t)x->active[i]);

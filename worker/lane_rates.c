@@ -12,8 +12,9 @@ static const double DECAY = 0.96, FIRST_GUESS = 0.25;
 static const double LEAST = 0.02;
 /* A measurement's weight in a running mean. */
 static const double NEWEST = 0.1;
-/* What a look costs a layer: the GPU waits for the host, and its next launches for their turn. */
-static const double LOOK_NS = 30e3;
+/* What a look costs a layer: the GPU waits for the host, its next launches for their turn, and of
+ * what comes by itself a part would have come while other experts are computed. */
+static const double LOOK_NS = 45e3;
 /* The second way is begun below this share of the first one's time, and left above that. */
 static const double BEGIN_SHARE = 0.85, LEAVE_SHARE = 0.95;
 /* The host's calls for a record, before any is measured. */
