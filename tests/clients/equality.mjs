@@ -236,10 +236,10 @@ export class Equality {
     }
     // All conversations, some with a turn more, in a drawn order, so many at once, beside chores that began before; half in the background, half as
     // streams, and some clients leave.
-    async pass(atOnce, random, result) {
+    async pass(atOnce, random, result, part) {
         const running = chores.map((body) => { let begun; const first = new Promise((yes) => { begun = yes; }); return { first, answer: ask(this.url, body, { stream: true, begun }) }; });
         await Promise.race(running.flatMap((r) => [r.first, r.answer]));
-        const order = random.shuffled(this.bodies.keys());
+        const order = random.shuffled([...this.bodies.keys()].filter((i) => i % part.of === part.number));
         const plan = order.map((i) => ({ i, stream: random.below(2) === 0, background: random.below(2) === 0, twin: random.below(8) === 0 }));
         const one = async () => {
             for (let p; (p = plan.pop()) !== undefined;) {
@@ -252,11 +252,12 @@ export class Equality {
         await Promise.all([...Array.from({ length: atOnce }, one), ...running.map(async (r, i) => this.compare(`chore ${i}`, await r.answer, this.expectedChores[i], result))]);
     }
     // Twice in one way: what the first pass left may serve the second, after a restart where it is on disk.
-    async combination(c, seed) {
-        const random = randomFrom(seed), result = { ...c, answers: 0, equal: 0, differing: [], skipped_tokens: 0 };
+    // part: of `of` parts of the conversations, the one with this number.
+    async combination(c, seed, part = { number: 0, of: 1 }) {
+        const random = randomFrom(seed), result = { ...c, conversations: Math.ceil((this.bodies.length - part.number) / part.of), answers: 0, equal: 0, differing: [], skipped_tokens: 0 };
         const folder = temporaryFolder(), beats = [];
         const run = (work) => this.with(workerWords(c, folder), work, c.pages === 'few');
-        const pass = () => this.pass(c.at_once, random, result);
+        const pass = () => this.pass(c.at_once, random, result, part);
         if (c.prefix === 'disk') {
             beats.push(await run(pass), await run(pass));
         } else {
