@@ -472,7 +472,7 @@ static void the_next_turn_skips_the_answer_too(void **state) {
     (void)state;
     static const char *const ways[] = {
         ",\"max_tokens\":120", /* its deliberation is not in the next prompt */
-        ",\"max_tokens\":120" SILENT, ",\"max_tokens\":40" /* cut, and ended whole */};
+        (",\"max_tokens\":120" SILENT), ",\"max_tokens\":40" /* cut, and ended whole */};
     uint64_t without = eight_turns(ways[0], false);
     for (int i = 0; i < N_WAYS; i++) {
         uint64_t with = eight_turns(ways[i], true);
@@ -506,7 +506,7 @@ static void it_gives_way_to_whoever_comes(void **state) {
     for (int n_steps = 0; n_steps < N_COMINGS; n_steps++) {
         engine_run r;
         engine_stats stats;
-        talk t = {cJSON_CreateArray(), ",\"max_tokens\":140" SILENT};
+        talk t = {cJSON_CreateArray(), (",\"max_tokens\":140" SILENT)};
         open_ahead(&r, true);
         say(&t, "user", "Count from 1 to 60.");
         char *body = write_talk(&t);
@@ -531,8 +531,8 @@ static void it_gives_way_to_whoever_comes(void **state) {
 
 static void what_has_no_next_turn_is_not_run_ahead(void **state) {
     (void)state;
-    static const char *const ways[] = {",\"max_tokens\":100,\"n\":2" SILENT,
-                                       ",\"max_tokens\":100,\"stop\":[\"30\"]" SILENT};
+    static const char *const ways[] = {(",\"max_tokens\":100,\"n\":2" SILENT),
+                                       (",\"max_tokens\":100,\"stop\":[\"30\"]" SILENT)};
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         engine_run r;
         engine_stats before, after;
@@ -557,7 +557,7 @@ static void closing_leaves_nothing_of_what_runs_ahead(void **state) {
     (void)state;
     for (int n_steps = 0; n_steps < 3; n_steps++) {
         engine_run r;
-        talk t = {cJSON_CreateArray(), ",\"max_tokens\":100" SILENT};
+        talk t = {cJSON_CreateArray(), (",\"max_tokens\":100" SILENT)};
         open_ahead(&r, true);
         say(&t, "user", "Count from 1 to 40.");
         char *body = write_talk(&t);
