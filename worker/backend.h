@@ -75,9 +75,9 @@ typedef struct batch_hidden {
     float *out; /* [n_rows][E] */
 } batch_hidden;
 
-/* One step.  Arrays are borrowed until end. */
-enum { BATCH_FORGOTTEN = UINT32_MAX };
+#define BATCH_FORGOTTEN UINT32_MAX
 
+/* One step.  Arrays are borrowed until end. */
 typedef struct batch {
     batch_view view;       /* rows, runs (the segments) and pages, see kernels/args.h */
     const int32_t *tokens; /* [n_rows] */
