@@ -300,7 +300,9 @@ static void time_rows(void) {
         ADD(rmsnorm, rmsnorm_shape(&norm, 1), norm);
     report("rmsnorm + q8, 2048", TIMES, 0, 0);
     const router_cuda_args route = {
-        {take_floats(N_EXPERTS), take(64), take(64), N_EXPERTS, N_EXPERTS, USED}, NULL};
+        .base = {take_floats(N_EXPERTS), take(64), take(64), N_EXPERTS, N_EXPERTS, USED},
+        .records = take(N_EXPERTS * 8),
+        .places = take(64)};
     for (int i = 0; i < TIMES; i++)
         ADD(router, router_shape(1), route);
     report("router top-8 of 256", TIMES, 0, 0);
