@@ -104,6 +104,9 @@ typedef struct drafter_mtp_params {
     uint32_t n_vocab;
 } drafter_mtp_params;
 
+/* Bytes of the file that a guess of the block reads; those of the head are the model's where it
+ * computes on the CPU as well. */
+status drafter_mtp_file_bytes(uint64_t *out, const gguf_file *file, bool with_head, error *err);
 /* STATUS_BAD_INPUT when the file has no block. */
 status drafter_mtp_open(drafter **out, const drafter_mtp_params *params, error *err);
 

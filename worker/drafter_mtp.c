@@ -9,6 +9,7 @@
  */
 #include "worker/drafter.h"
 
+#include "worker/memory/cuda_layout.h"
 #include "worker/memory/kv_pages.h"
 #include <stdlib.h>
 #include <string.h>
@@ -233,4 +234,24 @@ status drafter_mtp_open(drafter **out, const drafter_mtp_params *params, error *
     }
     *out = &d->base;
     return STATUS_OK;
+}
+
+status drafter_mtp_file_bytes(uint64_t *out, const gguf_file *file, bool with_head,
+                              error *err) {
+    model_config c;
+    model_weights w = {0};
+    *out = 0;
+    status rc = model_config_read(&c, file, err);
+    if (rc == STATUS_OK && c.n_mtp_layers == 0)
+        rc = error_set(err, STATUS_BAD_INPUT, "the file has no MTP block");
+    if (rc != STATUS_OK) return rc;
+    model_config_of_block(&c);
+    rc = model_weights_map_block(&w, &c, file, err);
+    if (rc == STATUS_OK) {
+        *out = cuda_backbone_walk(&w, NULL, NULL) + w.block.in.row_bytes * w.block.in.n_rows;
+        if (!with_head) *out -= w.head.row_bytes * w.head.n_rows;
+        if (c.moe) *out += layer_expert_bytes(&w.layers[0]) * c.n_experts;
+    }
+    model_weights_release(&w);
+    return rc;
 }

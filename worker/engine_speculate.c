@@ -131,6 +131,22 @@ status engine_plan_draft(const engine_params *p, const gguf_file *target, const 
         p->n_sequences * (dear_depth(p, wish->n_guesses) + 1), err);
 }
 
+/* The block computes on the CPU: beside a GPU it reads the head from the file as well. */
+static status plan_block(const engine *e, const model_config *c, plan_request *wish,
+                         error *err) {
+    if (!has_block(e->file, c))
+        return error_set(err, STATUS_BAD_INPUT, "speculate = mtp: the file has no MTP block");
+    status rc =
+        drafter_mtp_file_bytes(&wish->draft_bytes, e->file, wish->backend == BACKEND_CUDA, err);
+    model_config block = *c;
+    model_config_of_block(&block);
+    wish->draft_page_bytes = plan_page_bytes(&block, e->params.kv);
+    wish->draft_bytes += (uint64_t)e->params.n_sequences * sizeof(float) *
+                         (c->n_vocab + (uint64_t)(wish->n_guesses + 2) * c->n_embd);
+    wish->draft_is_block = true;
+    return rc;
+}
+
 status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err) {
     const engine_params *p = &e->params;
     if (p->speculate == SPECULATE_OFF) return STATUS_OK;
@@ -143,15 +159,10 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
     if (wish->backend == BACKEND_CUDA) {
         /* A state a guess takes the place of slots, so look-up alone is not taken unasked. */
         if (p->speculate == SPECULATE_AUTO && !wants_draft(e)) return STATUS_OK;
-        if (p->speculate == SPECULATE_MTP) {
-            return error_set(err, STATUS_BAD_INPUT,
-                             "speculate = mtp: the block does not run beside the cuda backend");
-        }
         wish->n_guesses = p->draft_tokens > 0 ? p->draft_tokens : CUDA_GUESSES;
+        if (p->speculate == SPECULATE_MTP) return plan_block(e, c, wish, err);
         return wants_draft(e) ? engine_plan_draft(p, e->file, c, wish, err) : STATUS_OK;
     }
-    if (p->speculate == SPECULATE_MTP && !has_block(e->file, c))
-        return error_set(err, STATUS_BAD_INPUT, "speculate = mtp: the file has no MTP block");
     bool looks_up = wants(e, SPECULATE_LOOKUP);
     wish->remembers_guesses = true;
     wish->n_guesses =
@@ -160,13 +171,7 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
             : depth_that_fits(e, c, wish, looks_up ? SPECULATE_MAX_DEPTH : USUAL_DEPTH);
     if (wish->n_guesses == 0 && p->speculate != SPECULATE_AUTO) wish->n_guesses = 1;
     wish->n_step_guesses = guesses_of_step(p, wish->n_guesses);
-    if (p->speculate == SPECULATE_MTP) {
-        model_config block = *c;
-        model_config_of_block(&block);
-        wish->draft_page_bytes = plan_page_bytes(&block, p->kv);
-        wish->draft_bytes = (uint64_t)p->n_sequences * sizeof(float) *
-                            (c->n_vocab + (uint64_t)(wish->n_guesses + 2) * c->n_embd);
-    }
+    if (p->speculate == SPECULATE_MTP) return plan_block(e, c, wish, err);
     if (wish->n_guesses == 0 || !wants_draft(e)) return STATUS_OK;
     return engine_plan_draft(p, e->file, c, wish, err);
 }

@@ -195,7 +195,10 @@ static void add_draft_line(memory_plan *plan, const plan_request *r, uint32_t n_
     uint64_t bytes = r->draft_bytes + n_pages * r->draft_page_bytes;
     if (bytes == 0) return;
     char *note = add_line(plan, "draft model", PLAN_RAM, bytes);
-    if (r->draft_vram_bytes > 0) {
+    if (r->draft_is_block) {
+        (void)snprintf(note, NOTE_BYTES, "the MTP block, on the CPU; up to %u guesses",
+                       r->n_guesses);
+    } else if (r->draft_vram_bytes > 0) {
         (void)snprintf(note, NOTE_BYTES, "its embedding and first %u of %u layers",
                        r->draft_layers - r->draft_gpu_layers, r->draft_layers);
     } else {

@@ -25,6 +25,7 @@ typedef struct plan_request {
     uint64_t draft_bytes;      /* of a draft model: its file and states, and */
     uint64_t draft_page_bytes; /* as many pages as the model has */
     uint64_t draft_vram_bytes; /* of a draft on the GPU: all it has there */
+    bool draft_is_block;       /* what draft_bytes are of is the model's MTP block */
     uint32_t draft_layers;     /* of such a draft, and how many of them are there: the last */
     uint32_t draft_gpu_layers;
     bool knows_driver;     /* the next two were measured; else they are estimated */
