@@ -82,7 +82,7 @@ void lane_rates_enqueued(lane_rates *r, size_t n, double ns) {
 
 size_t lane_rates_split(const lane_rates *r, lane_kind kind, const uint32_t *rows, size_t n,
                         size_t most_cpu, size_t most_bus) {
-    double cpu_ns = 0, out_ns = 0, best_ns = INFINITY;
+    double cpu_ns = 0, out_ns = 0, best_ns = HUGE_VAL;
     size_t best = 0;
     for (size_t k = 0; k <= n && k <= most_cpu; k++) {
         if (k > 0) {
@@ -114,7 +114,7 @@ void lane_rates_step(lane_rates *r, uint32_t n_rows, double misses) {
 
 /* The later of both, of n experts with a row each. */
 static double split_ns(const lane_rates *r, size_t n) {
-    double each = lane_rates_cost_ns(r, LANE_STEPS, 1) + r->output_ns, best = INFINITY;
+    double each = lane_rates_cost_ns(r, LANE_STEPS, 1) + r->output_ns, best = HUGE_VAL;
     for (size_t k = 0; k <= n; k++) {
         double cpu = each * (double)k, bus = r->ship_ns * (double)(n - k);
         best = fmin(best, fmax(cpu, bus));
