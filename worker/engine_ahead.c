@@ -65,10 +65,10 @@ static status spell_answer(const request *r, json_text *out, error *err) {
     if (rc != STATUS_OK) return rc;
     g.repairs = c->text.repairs;
     for (uint32_t i = r->n_prompt; i < s->n_tokens; i++) {
-        generation_push(&g, s->tokens[i]);
         json_text_add(out, g.content.bytes, g.content.length);
+        generation_push(&g, s->tokens[i]);
     }
-    generation_finish(&g, c->over == WIRE_FINISH_LENGTH);
+    generation_finish(&g, c->over == WIRE_FINISH_LENGTH); /* adds to that of the last token */
     json_text_add(out, g.content.bytes, g.content.length);
     bool failed = g.failed || out->failed;
     generation_release(&g);

@@ -22,7 +22,7 @@ class Chat {
         this.messages.push({ role: 'user', content: text });
         const { json, node } = await post(this.fleet, '/v1/chat/completions', { model: this.name, messages: this.messages, temperature: 0, max_tokens: 16, ...more });
         this.messages.push({ role: 'assistant', content: json.choices[0].message.content });
-        return { node, text: json.choices[0].message.content, prompt: json.usage.prompt_tokens, cached: json.usage.prompt_tokens_details.cached_tokens };
+        return { node, text: json.choices[0].message.content, prompt: json.usage.prompt_tokens, completion: json.usage.completion_tokens, cached: json.usage.prompt_tokens_details.cached_tokens };
     }
 }
 
@@ -89,6 +89,29 @@ await test('background work leaves a chat where it is; other chats push it out, 
     assert.equal((await chat.say('And which holds maps?')).cached, 0);
     assert.ok((await chat.say('Thank you.')).cached >= 64);
     await fleet.stop();
+});
+
+await test('while nothing else is to do, an answer becomes a beginning that the next turn skips; asked not to, it does not', async () => {
+    const counts = ['Count from 1 to 40.', 'Count from 1 to 30.', 'Thank you.'], long = { max_tokens: 160, chat_template_kwargs: { enable_thinking: false } }, runs = [];
+    for (const ahead of ['true', 'false']) {
+        const fleet = await startFleet([['amber', ...small, `--prefix-ahead=${ahead}`]], ['--mesh-beat-s', '0.1']);
+        const chat = new Chat(fleet, await model(fleet)), turns = [];
+        for (const text of counts) {
+            turns.push(await chat.say(text, long));
+            // What the next turn begins with: all so far, but for a deliberation that is empty.
+            turns.at(-1).whole = Math.floor((turns.at(-1).prompt + turns.at(-1).completion - 6) / 64);
+            if (ahead === 'true') await until(async () => (await nodes(fleet))[0].beat.prefix_pages >= turns.at(-1).whole, 'it has run');
+        }
+        runs.push(turns);
+        await fleet.stop();
+    }
+    const [ahead, plain] = runs;
+    assert.deepEqual(ahead.map((t) => t.text), plain.map((t) => t.text));
+    for (const [i, t] of ahead.entries()) {
+        if (i > 0) assert.ok(t.cached >= 64 * ahead[i - 1].whole, JSON.stringify([t, ahead[i - 1]]));
+        assert.ok(t.cached < t.prompt);
+    }
+    assert.ok(plain[1].cached <= plain[0].prompt, JSON.stringify(plain));
 });
 
 await test('with the memory turned off everything runs, and says so', async () => {
