@@ -48,12 +48,8 @@ static status print_plan(const model_options *o, error *err) {
     };
     rc = plan_vram_budget(&wish, params.vram_mib, err);
     if (rc != STATUS_OK) goto done;
-    bool drafts = params.speculate == SPECULATE_DRAFT || params.speculate == SPECULATE_AUTO;
-    if (drafts && params.draft_path != NULL && *params.draft_path != '\0') {
-        wish.n_guesses = params.draft_tokens;
-        rc = engine_plan_draft(&params, file, &geometry, &wish, err);
-        if (rc != STATUS_OK) goto done;
-    }
+    rc = engine_plan_guesses(&params, file, &geometry, &wish, err);
+    if (rc != STATUS_OK) goto done;
     rc = plan_make(&plan, &geometry, &weights, &wish, err);
     if (rc != STATUS_OK) goto done;
     (void)plan_print(&plan, text, sizeof text);

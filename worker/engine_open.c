@@ -52,7 +52,7 @@ static status make_plan(engine *e, error *err) {
     if (rc != STATUS_OK) return rc;
     rc = model_config_read(&geometry, e->file, err);
     if (rc != STATUS_OK) return rc;
-    rc = engine_plan_guesses(e, &geometry, &wish, err);
+    rc = engine_plan_guesses(&e->params, e->file, &geometry, &wish, err);
     if (rc != STATUS_OK) return rc;
     rc = model_weights_map(&weights, &geometry, e->file, err);
     if (rc == STATUS_OK) rc = plan_make(&e->plan, &geometry, &weights, &wish, err);

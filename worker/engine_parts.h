@@ -109,12 +109,12 @@ void engine_advance_ahead(engine *e, const scheduler_piece *piece);
 /* Somebody comes: it waits again, and what it has done is kept. */
 void engine_leave_ahead(engine *e);
 
-/* What a draft takes where it will compute, and how many guesses are planned for it; for plans
- * of an engine that is not opened, too.  Refuses a draft whose vocabulary is not target's. */
-status engine_plan_draft(const engine_params *p, const gguf_file *target, const model_config *c,
-                         plan_request *wish, error *err);
-/* What guesses need of the plan; and their drafters. */
-status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err);
+/* What guesses on a file need of the plan, of an engine that is not opened, too: how many there
+ * are, and what a draft takes where it will compute.  Refuses a draft whose vocabulary is not
+ * the file's. */
+status engine_plan_guesses(const engine_params *p, const gguf_file *file, const model_config *c,
+                           plan_request *wish, error *err);
+/* Their drafters. */
 status engine_open_guesses(engine *e, error *err);
 /* The clock of what steps cost: a CPU step is computed by this thread and its pool together,
  * and a busy machine is no reason to guess less; a GPU is waited for. */

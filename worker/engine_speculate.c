@@ -28,12 +28,12 @@ static uint32_t guesses_of_step(const engine_params *p, uint32_t depth) {
 
 /* What guesses that nobody asked for take must not be much: a state more for each sequence, and
  * for each row of a step what is remembered of it and its logits. */
-static uint32_t depth_that_fits(const engine *e, const model_config *c,
+static uint32_t depth_that_fits(const engine_params *p, const model_config *c,
                                 const plan_request *wish, uint32_t depth) {
-    uint64_t states = (uint64_t)e->params.n_sequences * model_config_state_bytes(c);
+    uint64_t states = (uint64_t)p->n_sequences * model_config_state_bytes(c);
     uint64_t row = plan_remembered_bytes(c) + (uint64_t)c->n_vocab * sizeof(float);
     uint64_t most = wish->ram_bytes / SHARE_OF_RAM;
-    while (depth > 0 && states + guesses_of_step(&e->params, depth) * row > most)
+    while (depth > 0 && states + guesses_of_step(p, depth) * row > most)
         depth--;
     return depth;
 }
@@ -64,13 +64,13 @@ static drafter_model_params params_of_draft(const engine *e) {
                                   .n_vocab = e->context.n_vocab};
 }
 
-static bool wants(const engine *e, speculate_wish kind) {
-    return e->params.speculate == kind || e->params.speculate == SPECULATE_AUTO;
+static bool wants(const engine_params *p, speculate_wish kind) {
+    return p->speculate == kind || p->speculate == SPECULATE_AUTO;
 }
 
-static bool wants_draft(const engine *e) {
-    const char *path = e->params.draft_path;
-    return wants(e, SPECULATE_DRAFT) && path != NULL && *path != '\0';
+static bool wants_draft(const engine_params *p) {
+    const char *path = p->draft_path;
+    return wants(p, SPECULATE_DRAFT) && path != NULL && *path != '\0';
 }
 
 /* Metadata may promise a block that the file does not have (spec 2.3). */
@@ -122,7 +122,7 @@ static status plan_draft_vram(const engine_params *p, const gguf_file *target,
     return rc;
 }
 
-status engine_plan_draft(const engine_params *p, const gguf_file *target, const model_config *c,
+static status plan_draft(const engine_params *p, const gguf_file *target, const model_config *c,
                          plan_request *wish, error *err) {
     if (wish->n_guesses == 0 && p->backend == BACKEND_CUDA) wish->n_guesses = CUDA_GUESSES;
     if (draft_backend(p) == BACKEND_CUDA) return plan_draft_vram(p, target, c, wish, err);
@@ -132,25 +132,25 @@ status engine_plan_draft(const engine_params *p, const gguf_file *target, const 
 }
 
 /* The block computes on the CPU: beside a GPU it reads the head from the file as well. */
-static status plan_block(const engine *e, const model_config *c, plan_request *wish,
-                         error *err) {
-    if (!has_block(e->file, c))
+static status plan_block(const engine_params *p, const gguf_file *file, const model_config *c,
+                         plan_request *wish, error *err) {
+    if (!has_block(file, c))
         return error_set(err, STATUS_BAD_INPUT, "speculate = mtp: the file has no MTP block");
     status rc =
-        drafter_mtp_file_bytes(&wish->draft_bytes, e->file, wish->backend == BACKEND_CUDA, err);
+        drafter_mtp_file_bytes(&wish->draft_bytes, file, wish->backend == BACKEND_CUDA, err);
     model_config block = *c;
     model_config_of_block(&block);
-    wish->draft_page_bytes = plan_page_bytes(&block, e->params.kv);
-    wish->draft_bytes += (uint64_t)e->params.n_sequences * sizeof(float) *
+    wish->draft_page_bytes = plan_page_bytes(&block, p->kv);
+    wish->draft_bytes += (uint64_t)p->n_sequences * sizeof(float) *
                          (c->n_vocab + (uint64_t)(wish->n_guesses + 2) * c->n_embd);
     wish->draft_is_block = true;
     return rc;
 }
 
-status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish, error *err) {
-    const engine_params *p = &e->params;
+status engine_plan_guesses(const engine_params *p, const gguf_file *file, const model_config *c,
+                           plan_request *wish, error *err) {
     if (p->speculate == SPECULATE_OFF) return STATUS_OK;
-    if (p->speculate == SPECULATE_DRAFT && !wants_draft(e))
+    if (p->speculate == SPECULATE_DRAFT && !wants_draft(p))
         return error_set(err, STATUS_BAD_INPUT, "speculate = draft: no draft is named");
     if (p->draft_tokens > SPECULATE_MAX_DEPTH) {
         return error_set(err, STATUS_BAD_INPUT, "draft_tokens = %u is not in 0..%d",
@@ -158,22 +158,22 @@ status engine_plan_guesses(engine *e, const model_config *c, plan_request *wish,
     }
     if (wish->backend == BACKEND_CUDA) {
         /* A state a guess takes the place of slots, so look-up alone is not taken unasked. */
-        if (p->speculate == SPECULATE_AUTO && !wants_draft(e)) return STATUS_OK;
+        if (p->speculate == SPECULATE_AUTO && !wants_draft(p)) return STATUS_OK;
         wish->n_guesses = p->draft_tokens > 0 ? p->draft_tokens : CUDA_GUESSES;
-        if (p->speculate == SPECULATE_MTP) return plan_block(e, c, wish, err);
-        return wants_draft(e) ? engine_plan_draft(p, e->file, c, wish, err) : STATUS_OK;
+        if (p->speculate == SPECULATE_MTP) return plan_block(p, file, c, wish, err);
+        return wants_draft(p) ? plan_draft(p, file, c, wish, err) : STATUS_OK;
     }
-    bool looks_up = wants(e, SPECULATE_LOOKUP);
+    bool looks_up = wants(p, SPECULATE_LOOKUP);
     wish->remembers_guesses = true;
     wish->n_guesses =
         p->draft_tokens > 0
             ? p->draft_tokens
-            : depth_that_fits(e, c, wish, looks_up ? SPECULATE_MAX_DEPTH : USUAL_DEPTH);
+            : depth_that_fits(p, c, wish, looks_up ? SPECULATE_MAX_DEPTH : USUAL_DEPTH);
     if (wish->n_guesses == 0 && p->speculate != SPECULATE_AUTO) wish->n_guesses = 1;
     wish->n_step_guesses = guesses_of_step(p, wish->n_guesses);
-    if (p->speculate == SPECULATE_MTP) return plan_block(e, c, wish, err);
-    if (wish->n_guesses == 0 || !wants_draft(e)) return STATUS_OK;
-    return engine_plan_draft(p, e->file, c, wish, err);
+    if (p->speculate == SPECULATE_MTP) return plan_block(p, file, c, wish, err);
+    if (wish->n_guesses == 0 || !wants_draft(p)) return STATUS_OK;
+    return plan_draft(p, file, c, wish, err);
 }
 
 uint64_t engine_cost_ns(const engine *e) {
@@ -223,9 +223,9 @@ status engine_open_guesses(engine *e, error *err) {
     if (e->states_after == NULL || e->decoding == NULL)
         return error_set(err, STATUS_NO_MEMORY, "engine: no memory for guesses");
     status rc = STATUS_OK;
-    if (wants(e, SPECULATE_LOOKUP))
+    if (wants(&e->params, SPECULATE_LOOKUP))
         rc = drafter_lookup_open(&kinds[DRAFTER_LOOKUP], n, e->plan.n_context, err);
-    if (rc == STATUS_OK && wants_draft(e)) {
+    if (rc == STATUS_OK && wants_draft(&e->params)) {
         const drafter_model_params p = params_of_draft(e);
         rc = drafter_model_open(&kinds[DRAFTER_MODEL], &p, err);
     }

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { finish, program, temporaryFolder, test } from './fleet.mjs';
+import { finish, program, startCoordinator, startWorker, stop, temporaryFolder, test } from './fleet.mjs';
 
 const folder = temporaryFolder(), model = join(folder, '35b-a3b.gguf'), dense = join(folder, '9b.gguf');
 const cardMib = 7782; // of the profile
@@ -56,6 +56,18 @@ await test('what does not fit is refused with both sizes, and fits with the slot
     const slots = +/(\d+) slots of/.exec(open.stdout)[1];
     assert.ok(slots >= 320 && slots < 2750, `${slots} slots`);
     assert.ok(mib(open.stdout, 'needed of VRAM') <= cardMib);
+});
+await test('the plan is that by which a worker loads, with every kind of guesses', async () => {
+    const coordinator = await startCoordinator();
+    for (const words of [['--speculate', 'off'], ['--speculate', 'lookup', '--draft-tokens', '6'], ['--speculate', 'auto', '--draft', 'deploy/models/draft.gguf'], ['--speculate', 'draft', '--draft', 'deploy/models/draft.gguf', '--draft-tokens', '3']]) {
+        const all = ['--ctx', '1024', '--sequences', '2', '--ram-mib', '2000', '--threads', '1', ...words];
+        const { stdout, stderr, status } = spawnSync(program('siliceo-worker'), ['plan', '--model', 'deploy/models/demo.gguf', '--backend', 'cpu', ...all], { encoding: 'utf8' });
+        assert.equal(status, 0, stderr);
+        const worker = await startWorker(coordinator.mesh, 'amber', ['--measure-ms', '0', ...all]);
+        assert.deepEqual(stdout.trimEnd().split('\n').slice(1), [...worker.log.matchAll(/ info plan (.*)/g)].map((m) => m[1]), words.join(' '));
+        await stop(worker);
+    }
+    await stop(coordinator);
 });
 await test('more than the model was trained for is refused', () => {
     const { status, stderr } = plan('q4', 1 << 20);
