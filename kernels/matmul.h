@@ -14,11 +14,13 @@
  *           int32; then acc = fmaf((float)isum, d_w * d_x, acc) block after block, and
  *           mins likewise into a second accumulator that is subtracted at the end.
  *         Q8_32: the same per block of 32.
- *         Q8_16, Q8_16_PAIRS: groups of G columns, 32 for pairs unless the weights have
- *           scales of 16 (Q2_K, Q3_K, Q6_K), else 16.  Four partial sums, sum j takes groups
- *           j, j + 4, ...: acc = fmaf(s * isum_of_q, -(dmin * min), acc) where the type has
- *           minima, then acc = fmaf((float)isum * s, d_w * scale, acc), s the activations'
- *           scale, isum exact; at last (0 + 2) + (1 + 3).
+ *         Q8_16_PAIRS: groups of 32 columns, or of 16 where the weights have scales of 16 (Q2_K,
+ *           Q3_K, Q6_K): acc = fmaf((float)isum, (d_w * scale) * s, acc), s the activations'
+ *           scale, then where the type has minima acc = fmaf(s * sum_of_q, -(dmin * min), acc),
+ *           s * sum_of_q of 32 the float sum of the two halves'.  matmul_q8 of kernels/cuda has
+ *           the same order, and so the same bits, for Q4_K, Q5_K, Q6_K and Q8_0.
+ *         Q8_16: the same for groups of 16, with four partial sums, sum j of groups j, j + 4,
+ *           ...; at last (0 + 2) + (1 + 3).
  *         F32: 16 partial sums, lane i takes columns i, i + 16, ... by fmaf, then a
  *           fixed tree (i with i + 8, + 4, + 2, + 1).
  * Oracle  kernels/cpu/matmul.c (plain C); fast tiers matmul_avx2.c, matmul_avx512.c.

@@ -103,7 +103,7 @@ static void quantize_16(cpu_tier tier, bool pair, const float *x, size_t n_cols,
             act_quantize_16_avx2(x + 16 * i, pair, q + 16 * i, scales + i, sums + i);
         scaled[i] = scales[i] * (float)sums[i];
         scaled[i + 1] = scales[i + 1] * (float)sums[i + 1];
-        if (pair) scaled_pairs[i / 2] = scales[i] * (float)(sums[i] + sums[i + 1]);
+        if (pair) scaled_pairs[i / 2] = scaled[i] + scaled[i + 1];
     }
 }
 

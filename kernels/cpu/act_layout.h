@@ -3,7 +3,7 @@
  * Q8_256: one act_block a 256 columns.  Q8_32: all q of the row (padded to 64 bytes), then a
  * float scale and an int32 sum of q for each 32 columns.  Q8_16 and Q8_16_PAIRS: all q
  * (padded likewise), then arrays of a value for each 16 columns: float scale, float scale *
- * sum of q, int32 sum of q; pairs have a float scale * sum of q for each 32 columns besides.
+ * sum of q, int32 sum of q; pairs have the float sum of two scale * sum for each 32 columns besides.
  * All are symmetric: scale = amax / 127, q = x * (127 / amax) to the nearest, ties to
  * even, so q lies in -127..127.  amax below 2^-100 gives scale 0; a NaN or an infinity
  * among the values gives a NaN scale and q 0, so that it shows in the result.

@@ -216,17 +216,17 @@ static float dot_scaled(const matmul_rows *a, const uint8_t *row, const uint8_t 
     float sums[4] = {0};
     plain_block p = {0};
     for (size_t col = 0; col < a->n_cols; col += group) {
-        const size_t at = col % traits->block_values, g = col / group;
+        const size_t at = col % traits->block_values, g = col / group, of_16 = at / 16;
         if (at == 0) {
             no_groups(&p);
             takers[a->type](row + col / traits->block_values * traits->block_bytes, &p);
         }
-        float *sum = &sums[g % 4];
+        float *sum = &sums[a->format == ACT_Q8_16_PAIRS ? 0 : g % 4];
         const int32_t products = sum_products(p.value + at, act32_q(act) + col, group);
-        const float s = act16_scales(act, a->n_cols)[col / 16];
+        const float scale = p.scale * (float)p.group_scale[of_16];
+        *sum = fmaf((float)products, scale * act16_scales(act, a->n_cols)[col / 16], *sum);
         if (has_min(a->type))
-            *sum = fmaf(scaled[g], -(p.min_scale * (float)p.group_min[at / 16]), *sum);
-        *sum = fmaf((float)products * s, p.scale * (float)p.group_scale[at / 16], *sum);
+            *sum = fmaf(scaled[g], -(p.min_scale * (float)p.group_min[of_16]), *sum);
     }
     return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }

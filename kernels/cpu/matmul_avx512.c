@@ -162,19 +162,6 @@ INLINE __m512i sum_blocks(__m512i x[2][4]) {
                             _mm512_shuffle_i32x4(c[0], c[1], _MM_SHUFFLE(3, 1, 3, 1)));
 }
 
-INLINE __m128 lane_of(__m512 x, int block) {
-    switch (block) {
-    case 1:
-        return _mm512_extractf32x4_ps(x, 1);
-    case 2:
-        return _mm512_extractf32x4_ps(x, 2);
-    case 3:
-        return _mm512_extractf32x4_ps(x, 3);
-    default:
-        return _mm512_castps512_ps128(x);
-    }
-}
-
 typedef struct sums_32 {
     __m128 acc, acc_min;
 } sums_32;

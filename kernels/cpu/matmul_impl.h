@@ -35,13 +35,18 @@ typedef struct matmul_sums {
     float min[MATMUL_PANEL_ROWS];
 } matmul_sums;
 
-/* The four of the formats with scales of 16 columns. */
+/* The partial sums of the formats with scales of 16 columns. */
 typedef struct matmul_parts {
     _Alignas(64) float part[4][MATMUL_PANEL_ROWS];
 } matmul_parts;
 
 static inline bool matmul_is_scaled(act_format format) {
     return format == ACT_Q8_16 || format == ACT_Q8_16_PAIRS;
+}
+
+/* Group g goes to partial sum g & this. */
+static inline size_t matmul_last_part(act_format format) {
+    return format == ACT_Q8_16_PAIRS ? 0 : 3;
 }
 
 /* Columns that are summed in integers in these formats. */

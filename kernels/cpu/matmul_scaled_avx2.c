@@ -18,6 +18,11 @@ typedef struct weight_step {
     __m256 scale[2], min[2];
 } weight_step;
 
+/* Columns of a group. */
+INLINE size_t group_in(const quant_type type, const bool pairs) {
+    return matmul_group_of(type, pairs ? ACT_Q8_16_PAIRS : ACT_Q8_16);
+}
+
 INLINE bool of_32(quant_type type) {
     return is_k4(type) || type == QUANT_IQ4_XS;
 }
@@ -32,7 +37,7 @@ INLINE __m256i sum_halves(const __m256i x[4]) {
 }
 
 /* Factors of two groups of 32 columns to one or two result vectors. */
-INLINE void spread_factors(const int group, __m256 x, __m256 out[2]) {
+INLINE void spread_factors(const size_t group, __m256 x, __m256 out[2]) {
     out[0] = group == 32 ? x : _mm256_permute2f128_ps(x, x, 0x00);
     out[1] = group == 32 ? x : _mm256_permute2f128_ps(x, x, 0x11);
 }
@@ -45,31 +50,41 @@ typedef struct act_row {
     const float *scaled; /* of groups of 16 or of 32 */
 } act_row;
 
-INLINE act_row act_row_of(const void *row, size_t n_cols, const int group) {
+INLINE act_row act_row_of(const void *row, size_t n_cols, const size_t group) {
     return (act_row){.q = act32_q(row),
                      .scales = act16_scales(row, n_cols),
                      .scaled = group == 32 ? act16_scaled_pairs(row, n_cols)
                                            : act16_scaled(row, n_cols)};
 }
 
+INLINE __m128 half_of(__m256 x, int i) {
+    return i == 0 ? _mm256_castps256_ps128(x) : _mm256_extractf128_ps(x, 1);
+}
+
 INLINE __m256 two_floats(float low, float high) {
     return _mm256_set_m128(_mm_set1_ps(high), _mm_set1_ps(low));
 }
 
-/* One or two groups from `first` on, to two partial sums of four rows. */
-INLINE __m256 add_groups(const quant_type type, const int group, const bool both, __m256i sums,
+/* One or two groups from `first` on, to the sums of four rows: to two of the four parts, or for
+ * pairs to one after the other, in the lower lanes. */
+INLINE __m256 add_groups(const quant_type type, const bool pairs, const bool both, __m256i sums,
                          __m256 scale, __m256 min, const act_row *x, size_t first, __m256 acc) {
-    const size_t next = both ? 1 : 0, step = group == 32 ? 2 : 1;
-    const float *scales = x->scales + step * first;
-    __m256 sum = acc;
-    if (has_min(type)) {
-        __m256 scaled = two_floats(x->scaled[first], x->scaled[first + next]);
-        sum = _mm256_fmadd_ps(scaled, min, sum);
+    const size_t next = both ? 1 : 0, step = group_in(type, pairs) / 16;
+    const float *s = x->scales + step * first;
+    __m256 products = _mm256_cvtepi32_ps(sums), scaled = _mm256_setzero_ps();
+    __m256 factor = _mm256_mul_ps(scale, two_floats(s[0], s[step * next]));
+    if (has_min(type)) scaled = two_floats(x->scaled[first], x->scaled[first + next]);
+    if (!pairs) {
+        __m256 sum = _mm256_fmadd_ps(products, factor, acc);
+        if (has_min(type)) sum = _mm256_fmadd_ps(scaled, min, sum);
+        return both ? sum : _mm256_blend_ps(acc, sum, 0x0f);
     }
-    __m256 products =
-        _mm256_mul_ps(_mm256_cvtepi32_ps(sums), two_floats(scales[0], scales[step * next]));
-    sum = _mm256_fmadd_ps(products, scale, sum);
-    return both ? sum : _mm256_blend_ps(acc, sum, 0x0f);
+    __m128 one = _mm256_castps256_ps128(acc);
+    for (int i = 0; i < 1 + (both ? 1 : 0); i++) {
+        one = _mm_fmadd_ps(half_of(products, i), half_of(factor, i), one);
+        if (has_min(type)) one = _mm_fmadd_ps(half_of(scaled, i), half_of(min, i), one);
+    }
+    return _mm256_castps128_ps256(one);
 }
 
 /* The sums of the groups of 16 in 32 columns of four rows. */
@@ -89,25 +104,31 @@ INLINE __m256i dots_of(const quant_type type, const __m256i v[4], __m256i q) {
 }
 
 /* A step from column col on, of which the second piece may not be there, against one token. */
-INLINE void add_step(const quant_type type, const int group, const bool both,
+INLINE void add_step(const quant_type type, const bool pairs, const bool both,
                      const weight_step *w, const act_row *x, size_t col, __m256 acc[2]) {
     __m256i low = dots_of(type, w->v[0], load_256(x->q + col));
     __m256i high =
         both ? dots_of(type, w->v[1], load_256(x->q + col + 32)) : _mm256_setzero_si256();
-    if (group == 32) {
+    if (group_in(type, pairs) == 32) {
         __m256i sums = _mm256_add_epi32(_mm256_permute2x128_si256(low, high, 0x20),
                                         _mm256_permute2x128_si256(low, high, 0x31));
-        __m256 *part = &acc[col / 64 % 2];
-        *part = add_groups(type, 32, both, sums, w->scale[0], w->min[0], x, col / 32, *part);
+        acc[0] =
+            add_groups(type, pairs, both, sums, w->scale[0], w->min[0], x, col / 32, acc[0]);
         return;
     }
-    acc[0] = add_groups(type, 16, true, low, w->scale[0], w->min[0], x, col / 16, acc[0]);
+    __m256 *other = &acc[pairs ? 0 : 1];
+    acc[0] = add_groups(type, pairs, true, low, w->scale[0], w->min[0], x, col / 16, acc[0]);
     if (!both) return;
-    acc[1] = add_groups(type, 16, true, high, w->scale[1], w->min[1], x, col / 16 + 2, acc[1]);
+    *other =
+        add_groups(type, pairs, true, high, w->scale[1], w->min[1], x, col / 16 + 2, *other);
 }
 
-/* (0 + 2) + (1 + 3) for four rows. */
-INLINE void store_sums(float *out, const __m256 acc[2]) {
+/* (0 + 2) + (1 + 3) for four rows; of pairs there is one sum. */
+INLINE void store_sums(float *out, const bool pairs, const __m256 acc[2]) {
+    if (pairs) {
+        _mm_storeu_ps(out, _mm256_castps256_ps128(acc[0]));
+        return;
+    }
     __m256 x = _mm256_add_ps(acc[0], acc[1]);
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
 }
@@ -134,8 +155,8 @@ typedef struct block_factors {
     __m256 scale[4][2], min[4][2];
 } block_factors;
 
-INLINE void spread_block(const quant_type type, const int group, const int16_t *const words[4],
-                         __m256 d, __m256 out[4][2]) {
+INLINE void spread_block(const quant_type type, const size_t group,
+                         const int16_t *const words[4], __m256 d, __m256 out[4][2]) {
     __m256 x[8];
     factors_of(words, 0, d, x);
     if (!of_32(type)) factors_of(words, 8, d, x + 4);
@@ -154,7 +175,7 @@ INLINE __m256 both_halves(__m128 x) {
     return _mm256_set_m128(x, x);
 }
 
-INLINE void take_factors(const quant_type type, const int group, const uint8_t *const b[4],
+INLINE void take_factors(const quant_type type, const size_t group, const uint8_t *const b[4],
                          block_factors *f) {
     _Alignas(32) int16_t scales[4][16], mins[4][16];
     for (int r = 0; r < 4; r++) {
@@ -171,18 +192,18 @@ INLINE void take_factors(const quant_type type, const int group, const uint8_t *
     spread_block(type, group, min_words, _mm256_xor_ps(dmin, _mm256_set1_ps(-0.0f)), f->min);
 }
 
-INLINE void scaled_256(matmul_rows *a, const quant_type type, const int group,
+INLINE void scaled_256(matmul_rows *a, const quant_type type, const bool pairs,
                        const int n_tokens) {
     const uint8_t *b[4] = {a->rows[0], a->rows[1], a->rows[2], a->rows[3]};
     act_row x[MATMUL_TOKENS];
     __m256 acc[MATMUL_TOKENS][2];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group);
+        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type, pairs));
         acc[t][0] = acc[t][1] = _mm256_setzero_ps();
     }
     for (size_t col = 0; col < a->n_cols; col += 256) {
         block_factors f;
-        take_factors(type, group, b, &f);
+        take_factors(type, group_in(type, pairs), b, &f);
         UNROLL
         for (int s = 0; s < 4; s++) {
             weight_step w;
@@ -194,19 +215,19 @@ INLINE void scaled_256(matmul_rows *a, const quant_type type, const int group,
                     w.v[i][r] = unpack_group(type, b[r], 2 * s + i);
             }
             for (int t = 0; t < n_tokens; t++)
-                add_step(type, group, true, &w, &x[t], col + 64 * (size_t)s, acc[t]);
+                add_step(type, pairs, true, &w, &x[t], col + 64 * (size_t)s, acc[t]);
         }
         for (int r = 0; r < 4; r++)
             b[r] += bytes_256(type);
     }
     for (int t = 0; t < n_tokens; t++)
-        store_sums(a->out[t], acc[t]);
+        store_sums(a->out[t], pairs, acc[t]);
 }
 
 /* ---- blocks of 32 ---- */
 
 /* One or two blocks of four rows. */
-INLINE void take_blocks_32(const quant_type type, const int group, const bool both,
+INLINE void take_blocks_32(const quant_type type, const size_t group, const bool both,
                            const uint8_t *const b[4], weight_step *w) {
     const size_t second = both ? bytes_32(type) : 0;
     const uint8_t *const next[4] = {b[0] + second, b[1] + second, b[2] + second, b[3] + second};
@@ -225,76 +246,76 @@ INLINE void take_blocks_32(const quant_type type, const int group, const bool bo
     }
 }
 
-INLINE void step_32(const matmul_rows *a, const quant_type type, const int group,
+INLINE void step_32(const matmul_rows *a, const quant_type type, const bool pairs,
                     const int n_tokens, size_t col, const bool both, const act_row x[],
                     __m256 acc[][2]) {
     const uint8_t *b[4];
     weight_step w;
     for (int r = 0; r < 4; r++)
         b[r] = a->rows[r] + col / 32 * bytes_32(type);
-    take_blocks_32(type, group, both, b, &w);
+    take_blocks_32(type, group_in(type, pairs), both, b, &w);
     for (int t = 0; t < n_tokens; t++)
-        add_step(type, group, both, &w, &x[t], col, acc[t]);
+        add_step(type, pairs, both, &w, &x[t], col, acc[t]);
 }
 
-INLINE void scaled_32(matmul_rows *a, const quant_type type, const int group,
+INLINE void scaled_32(matmul_rows *a, const quant_type type, const bool pairs,
                       const int n_tokens) {
     act_row x[MATMUL_TOKENS];
     __m256 acc[MATMUL_TOKENS][2];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group);
+        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type, pairs));
         acc[t][0] = acc[t][1] = _mm256_setzero_ps();
     }
     size_t col = 0;
     for (; col + 64 <= a->n_cols; col += 64)
-        step_32(a, type, group, n_tokens, col, true, x, acc);
-    if (col < a->n_cols) step_32(a, type, group, n_tokens, col, false, x, acc);
+        step_32(a, type, pairs, n_tokens, col, true, x, acc);
+    if (col < a->n_cols) step_32(a, type, pairs, n_tokens, col, false, x, acc);
     for (int t = 0; t < n_tokens; t++)
-        store_sums(a->out[t], acc[t]);
+        store_sums(a->out[t], pairs, acc[t]);
 }
 
-/* ---- one function for each type and group, for one token and for more ---- */
+/* ---- one function for each type and format, for one token and for more ---- */
 
-#define KERNELS(family, name, type, group)                                                     \
-    static void name##_##group##_one(matmul_rows *a) {                                         \
-        family(a, type, group, 1);                                                             \
+#define KERNEL(family, name, type, format, pairs)                                              \
+    static void name##_##format##_one(matmul_rows *a) {                                        \
+        family(a, type, pairs, 1);                                                             \
     }                                                                                          \
-    static void name##_##group##_more(matmul_rows *a) {                                        \
-        family(a, type, group, (int)a->n_tokens);                                              \
+    static void name##_##format##_more(matmul_rows *a) {                                       \
+        family(a, type, pairs, (int)a->n_tokens);                                              \
     }
-#define BOTH(family, name, type)                                                               \
-    KERNELS(family, name, type, 16)                                                            \
-    KERNELS(family, name, type, 32)
+#define KERNELS(family, name, type)                                                            \
+    KERNEL(family, name, type, halves, false)                                                  \
+    KERNEL(family, name, type, pairs, true)
 
-BOTH(scaled_32, q4_0, QUANT_Q4_0)
-BOTH(scaled_32, q4_1, QUANT_Q4_1)
-BOTH(scaled_32, q5_0, QUANT_Q5_0)
-BOTH(scaled_32, q5_1, QUANT_Q5_1)
-BOTH(scaled_32, q8_0, QUANT_Q8_0)
-BOTH(scaled_32, iq4_nl, QUANT_IQ4_NL)
-BOTH(scaled_32, mxfp4, QUANT_MXFP4)
-BOTH(scaled_256, q4_k, QUANT_Q4_K)
-BOTH(scaled_256, q5_k, QUANT_Q5_K)
-BOTH(scaled_256, iq4_xs, QUANT_IQ4_XS)
-KERNELS(scaled_256, q2_k, QUANT_Q2_K, 16)
-KERNELS(scaled_256, q3_k, QUANT_Q3_K, 16)
-KERNELS(scaled_256, q6_k, QUANT_Q6_K, 16)
+KERNELS(scaled_32, q4_0, QUANT_Q4_0)
+KERNELS(scaled_32, q4_1, QUANT_Q4_1)
+KERNELS(scaled_32, q5_0, QUANT_Q5_0)
+KERNELS(scaled_32, q5_1, QUANT_Q5_1)
+KERNELS(scaled_32, q8_0, QUANT_Q8_0)
+KERNELS(scaled_32, iq4_nl, QUANT_IQ4_NL)
+KERNELS(scaled_32, mxfp4, QUANT_MXFP4)
+KERNELS(scaled_256, q2_k, QUANT_Q2_K)
+KERNELS(scaled_256, q3_k, QUANT_Q3_K)
+KERNELS(scaled_256, q4_k, QUANT_Q4_K)
+KERNELS(scaled_256, q5_k, QUANT_Q5_K)
+KERNELS(scaled_256, q6_k, QUANT_Q6_K)
+KERNELS(scaled_256, iq4_xs, QUANT_IQ4_XS)
 
-#define ENTRY(name, group)                                                                     \
-    { name##_##group##_one, name##_##group##_more }
-#define ENTRIES(name)                                                                          \
-    { ENTRY(name, 16), ENTRY(name, 32) }
+#define ENTRY(name)                                                                            \
+    {                                                                                          \
+        {name##_halves_one, name##_halves_more}, {                                             \
+            name##_pairs_one, name##_pairs_more                                                \
+        }                                                                                      \
+    }
 
 static const matmul_rows_kernel kernels[QUANT_LIMIT][2][2] = {
-    [QUANT_Q4_0] = ENTRIES(q4_0),     [QUANT_Q4_1] = ENTRIES(q4_1),
-    [QUANT_Q5_0] = ENTRIES(q5_0),     [QUANT_Q5_1] = ENTRIES(q5_1),
-    [QUANT_Q8_0] = ENTRIES(q8_0),     [QUANT_IQ4_NL] = ENTRIES(iq4_nl),
-    [QUANT_MXFP4] = ENTRIES(mxfp4),   [QUANT_Q4_K] = ENTRIES(q4_k),
-    [QUANT_Q5_K] = ENTRIES(q5_k),     [QUANT_IQ4_XS] = ENTRIES(iq4_xs),
-    [QUANT_Q2_K] = {ENTRY(q2_k, 16)}, [QUANT_Q3_K] = {ENTRY(q3_k, 16)},
-    [QUANT_Q6_K] = {ENTRY(q6_k, 16)},
+    [QUANT_Q4_0] = ENTRY(q4_0),     [QUANT_Q4_1] = ENTRY(q4_1), [QUANT_Q5_0] = ENTRY(q5_0),
+    [QUANT_Q5_1] = ENTRY(q5_1),     [QUANT_Q8_0] = ENTRY(q8_0), [QUANT_IQ4_NL] = ENTRY(iq4_nl),
+    [QUANT_MXFP4] = ENTRY(mxfp4),   [QUANT_Q2_K] = ENTRY(q2_k), [QUANT_Q3_K] = ENTRY(q3_k),
+    [QUANT_Q4_K] = ENTRY(q4_k),     [QUANT_Q5_K] = ENTRY(q5_k), [QUANT_Q6_K] = ENTRY(q6_k),
+    [QUANT_IQ4_XS] = ENTRY(iq4_xs),
 };
 
 matmul_rows_kernel matmul_scaled_avx2(act_format format, quant_type type, size_t n_tokens) {
-    return kernels[type][matmul_group_of(type, format) == 32][n_tokens > 1];
+    return kernels[type][format == ACT_Q8_16_PAIRS][n_tokens > 1];
 }

@@ -19,6 +19,11 @@ typedef struct weight_step {
     __m512 scale[2], min[2];
 } weight_step;
 
+/* Columns of a group. */
+INLINE int group_in(const quant_type type, const bool pairs) {
+    return (int)matmul_group_of(type, pairs ? ACT_Q8_16_PAIRS : ACT_Q8_16);
+}
+
 /* Lane 4 * i + r: the sum of the 128-bit lane i of x[r]. */
 INLINE __m512i sum_quarters(const __m512i x[4]) {
     __m512i a =
@@ -84,24 +89,34 @@ INLINE __m512 spread_pairs(const float *p, const bool tail, size_t n) {
     return _mm512_permutexvar_ps(even, _mm512_castps256_ps512(x));
 }
 
-/* Groups of the step from group `first` on, n of them, to the partial sums of four rows. */
-INLINE __m512 add_groups(const quant_type type, const int group, const bool tail, size_t n,
+/* Groups of the step from group `first` on, n of them, to the sums of four rows: in four parts, or
+ * for pairs to one after the other, in the lowest lanes. */
+INLINE __m512 add_groups(const quant_type type, const bool pairs, const bool tail, size_t n,
                          __m512i sums, __m512 scale, __m512 min, const act_row *x, size_t first,
                          __m512 acc) {
     const __mmask16 live = tail ? (__mmask16)((1u << 4 * n) - 1) : (__mmask16)0xffff;
-    __m512 s = group == 32 ? spread_pairs(x->scales + 2 * first, tail, n)
-                           : spread_floats(x->scales + first, tail, n);
-    if (has_min(type)) {
-        __m512 scaled = spread_floats(x->scaled + first, tail, n);
-        acc = _mm512_mask3_fmadd_ps(scaled, min, acc, live);
+    __m512 s = group_in(type, pairs) == 32 ? spread_pairs(x->scales + 2 * first, tail, n)
+                                           : spread_floats(x->scales + first, tail, n);
+    __m512 scaled =
+        has_min(type) ? spread_floats(x->scaled + first, tail, n) : _mm512_setzero_ps();
+    __m512 products = _mm512_cvtepi32_ps(sums), factor = _mm512_mul_ps(scale, s);
+    if (!pairs) {
+        acc = _mm512_mask3_fmadd_ps(products, factor, acc, live);
+        return has_min(type) ? _mm512_mask3_fmadd_ps(scaled, min, acc, live) : acc;
     }
-    __m512 products = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), s);
-    return _mm512_mask3_fmadd_ps(products, scale, acc, live);
+    __m128 one = _mm512_castps512_ps128(acc);
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        if (tail && (size_t)i >= n) break;
+        one = _mm_fmadd_ps(lane_of(products, i), lane_of(factor, i), one);
+        if (has_min(type)) one = _mm_fmadd_ps(lane_of(scaled, i), lane_of(min, i), one);
+    }
+    return _mm512_castps128_ps512(one);
 }
 
 /* A step, of which n (1..4) pieces of 32 columns are there, against one token; at[]: where
  * the columns of the four pieces in the order of the vectors stand. */
-INLINE __m512 add_step(const quant_type type, const int group, const bool tail, size_t n,
+INLINE __m512 add_step(const quant_type type, const bool pairs, const bool tail, size_t n,
                        const weight_step *w, const act_row *x, size_t col, const size_t at[4],
                        __m512 acc) {
     const __m512i zero = _mm512_setzero_si512();
@@ -118,19 +133,24 @@ INLINE __m512 add_step(const quant_type type, const int group, const bool tail, 
         for (int r = 0; r < 4; r++)
             dots[k][r] = _mm512_dpbusd_epi32(start, w->v[k][r], q);
     }
-    sum_groups(type, group, dots, sums);
-    if (group == 32) {
-        return add_groups(type, 32, tail, n, sums[0], w->scale[0], w->min[0], x, col / 32, acc);
+    sum_groups(type, group_in(type, pairs), dots, sums);
+    if (group_in(type, pairs) == 32) {
+        return add_groups(type, pairs, tail, n, sums[0], w->scale[0], w->min[0], x, col / 32,
+                          acc);
     }
     const size_t low = n < 2 ? n : 2;
-    acc =
-        add_groups(type, 16, tail, 2 * low, sums[0], w->scale[0], w->min[0], x, col / 16, acc);
-    return add_groups(type, 16, tail, 2 * (n - low), sums[1], w->scale[1], w->min[1], x,
+    acc = add_groups(type, pairs, tail, 2 * low, sums[0], w->scale[0], w->min[0], x, col / 16,
+                     acc);
+    return add_groups(type, pairs, tail, 2 * (n - low), sums[1], w->scale[1], w->min[1], x,
                       col / 16 + 4, acc);
 }
 
-/* (0 + 2) + (1 + 3) for four rows. */
-INLINE void store_sums(float *out, __m512 acc) {
+/* (0 + 2) + (1 + 3) for four rows; of pairs there is one sum. */
+INLINE void store_sums(float *out, const bool pairs, __m512 acc) {
+    if (pairs) {
+        _mm_storeu_ps(out, _mm512_castps512_ps128(acc));
+        return;
+    }
     __m256 x = _mm256_add_ps(_mm512_castps512_ps256(acc), _mm512_extractf32x8_ps(acc, 1));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
 }
@@ -208,7 +228,7 @@ INLINE void take_block_256(const quant_type type, const int group, const uint8_t
     }
 }
 
-INLINE void scaled_256(matmul_rows *a, const quant_type type, const int group,
+INLINE void scaled_256(matmul_rows *a, const quant_type type, const bool pairs,
                        const int n_tokens) {
     const size_t natural[4] = {0, 32, 64, 96}, of_k4[4] = {0, 64, 32, 96};
     const size_t *at = is_k4(type) ? of_k4 : natural;
@@ -216,24 +236,24 @@ INLINE void scaled_256(matmul_rows *a, const quant_type type, const int group,
     act_row x[MATMUL_TOKENS];
     __m512 acc[MATMUL_TOKENS];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group);
+        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type, pairs));
         acc[t] = _mm512_setzero_ps();
     }
     for (size_t col = 0; col < a->n_cols; col += 256) {
         weight_step w[2];
-        take_block_256(type, group, b, w);
+        take_block_256(type, group_in(type, pairs), b, w);
         for (int t = 0; t < n_tokens; t++) {
             UNROLL
             for (size_t s = 0; s < 2; s++) {
                 acc[t] =
-                    add_step(type, group, false, 4, &w[s], &x[t], col + 128 * s, at, acc[t]);
+                    add_step(type, pairs, false, 4, &w[s], &x[t], col + 128 * s, at, acc[t]);
             }
         }
         for (int r = 0; r < 4; r++)
             b[r] += bytes_of(type);
     }
     for (int t = 0; t < n_tokens; t++)
-        store_sums(a->out[t], acc[t]);
+        store_sums(a->out[t], pairs, acc[t]);
 }
 
 /* ---- blocks of 32 ---- */
@@ -266,7 +286,7 @@ INLINE void take_blocks_32(const quant_type type, const int group, const bool ta
     }
 }
 
-INLINE void step_32(const matmul_rows *a, const quant_type type, const int group,
+INLINE void step_32(const matmul_rows *a, const quant_type type, const bool pairs,
                     const int n_tokens, size_t col, const bool tail, size_t n,
                     const act_row x[], __m512 acc[]) {
     const uint8_t *b[4];
@@ -274,70 +294,70 @@ INLINE void step_32(const matmul_rows *a, const quant_type type, const int group
     weight_step w;
     for (int r = 0; r < 4; r++)
         b[r] = a->rows[r] + col / 32 * bytes_of(type);
-    take_blocks_32(type, group, tail, n, b, at, &w);
+    take_blocks_32(type, group_in(type, pairs), tail, n, b, at, &w);
     for (int t = 0; t < n_tokens; t++)
-        acc[t] = add_step(type, group, tail, n, &w, &x[t], col, at, acc[t]);
+        acc[t] = add_step(type, pairs, tail, n, &w, &x[t], col, at, acc[t]);
 }
 
-INLINE void scaled_32(matmul_rows *a, const quant_type type, const int group,
+INLINE void scaled_32(matmul_rows *a, const quant_type type, const bool pairs,
                       const int n_tokens) {
     act_row x[MATMUL_TOKENS];
     __m512 acc[MATMUL_TOKENS];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group);
+        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type, pairs));
         acc[t] = _mm512_setzero_ps();
     }
     size_t col = 0;
     for (; col + 128 <= a->n_cols; col += 128)
-        step_32(a, type, group, n_tokens, col, false, 4, x, acc);
+        step_32(a, type, pairs, n_tokens, col, false, 4, x, acc);
     if (col < a->n_cols)
-        step_32(a, type, group, n_tokens, col, true, (a->n_cols - col) / 32, x, acc);
+        step_32(a, type, pairs, n_tokens, col, true, (a->n_cols - col) / 32, x, acc);
     for (int t = 0; t < n_tokens; t++)
-        store_sums(a->out[t], acc[t]);
+        store_sums(a->out[t], pairs, acc[t]);
 }
 
-/* ---- one function for each type and group, for one token and for more ---- */
+/* ---- one function for each type and format, for one token and for more ---- */
 
-#define KERNELS(family, name, type, group)                                                     \
-    static void name##_##group##_one(matmul_rows *a) {                                         \
-        family(a, type, group, 1);                                                             \
+#define KERNEL(family, name, type, format, pairs)                                              \
+    static void name##_##format##_one(matmul_rows *a) {                                        \
+        family(a, type, pairs, 1);                                                             \
     }                                                                                          \
-    static void name##_##group##_more(matmul_rows *a) {                                        \
-        family(a, type, group, (int)a->n_tokens);                                              \
+    static void name##_##format##_more(matmul_rows *a) {                                       \
+        family(a, type, pairs, (int)a->n_tokens);                                              \
     }
-#define BOTH(family, name, type)                                                               \
-    KERNELS(family, name, type, 16)                                                            \
-    KERNELS(family, name, type, 32)
+#define KERNELS(family, name, type)                                                            \
+    KERNEL(family, name, type, halves, false)                                                  \
+    KERNEL(family, name, type, pairs, true)
 
-BOTH(scaled_32, q4_0, QUANT_Q4_0)
-BOTH(scaled_32, q4_1, QUANT_Q4_1)
-BOTH(scaled_32, q5_0, QUANT_Q5_0)
-BOTH(scaled_32, q5_1, QUANT_Q5_1)
-BOTH(scaled_32, q8_0, QUANT_Q8_0)
-BOTH(scaled_32, iq4_nl, QUANT_IQ4_NL)
-BOTH(scaled_32, mxfp4, QUANT_MXFP4)
-BOTH(scaled_256, q4_k, QUANT_Q4_K)
-BOTH(scaled_256, q5_k, QUANT_Q5_K)
-BOTH(scaled_256, iq4_xs, QUANT_IQ4_XS)
-KERNELS(scaled_256, q2_k, QUANT_Q2_K, 16)
-KERNELS(scaled_256, q3_k, QUANT_Q3_K, 16)
-KERNELS(scaled_256, q6_k, QUANT_Q6_K, 16)
+KERNELS(scaled_32, q4_0, QUANT_Q4_0)
+KERNELS(scaled_32, q4_1, QUANT_Q4_1)
+KERNELS(scaled_32, q5_0, QUANT_Q5_0)
+KERNELS(scaled_32, q5_1, QUANT_Q5_1)
+KERNELS(scaled_32, q8_0, QUANT_Q8_0)
+KERNELS(scaled_32, iq4_nl, QUANT_IQ4_NL)
+KERNELS(scaled_32, mxfp4, QUANT_MXFP4)
+KERNELS(scaled_256, q2_k, QUANT_Q2_K)
+KERNELS(scaled_256, q3_k, QUANT_Q3_K)
+KERNELS(scaled_256, q4_k, QUANT_Q4_K)
+KERNELS(scaled_256, q5_k, QUANT_Q5_K)
+KERNELS(scaled_256, q6_k, QUANT_Q6_K)
+KERNELS(scaled_256, iq4_xs, QUANT_IQ4_XS)
 
-#define ENTRY(name, group)                                                                     \
-    { name##_##group##_one, name##_##group##_more }
-#define ENTRIES(name)                                                                          \
-    { ENTRY(name, 16), ENTRY(name, 32) }
+#define ENTRY(name)                                                                            \
+    {                                                                                          \
+        {name##_halves_one, name##_halves_more}, {                                             \
+            name##_pairs_one, name##_pairs_more                                                \
+        }                                                                                      \
+    }
 
 static const matmul_rows_kernel kernels[QUANT_LIMIT][2][2] = {
-    [QUANT_Q4_0] = ENTRIES(q4_0),     [QUANT_Q4_1] = ENTRIES(q4_1),
-    [QUANT_Q5_0] = ENTRIES(q5_0),     [QUANT_Q5_1] = ENTRIES(q5_1),
-    [QUANT_Q8_0] = ENTRIES(q8_0),     [QUANT_IQ4_NL] = ENTRIES(iq4_nl),
-    [QUANT_MXFP4] = ENTRIES(mxfp4),   [QUANT_Q4_K] = ENTRIES(q4_k),
-    [QUANT_Q5_K] = ENTRIES(q5_k),     [QUANT_IQ4_XS] = ENTRIES(iq4_xs),
-    [QUANT_Q2_K] = {ENTRY(q2_k, 16)}, [QUANT_Q3_K] = {ENTRY(q3_k, 16)},
-    [QUANT_Q6_K] = {ENTRY(q6_k, 16)},
+    [QUANT_Q4_0] = ENTRY(q4_0),     [QUANT_Q4_1] = ENTRY(q4_1), [QUANT_Q5_0] = ENTRY(q5_0),
+    [QUANT_Q5_1] = ENTRY(q5_1),     [QUANT_Q8_0] = ENTRY(q8_0), [QUANT_IQ4_NL] = ENTRY(iq4_nl),
+    [QUANT_MXFP4] = ENTRY(mxfp4),   [QUANT_Q2_K] = ENTRY(q2_k), [QUANT_Q3_K] = ENTRY(q3_k),
+    [QUANT_Q4_K] = ENTRY(q4_k),     [QUANT_Q5_K] = ENTRY(q5_k), [QUANT_Q6_K] = ENTRY(q6_k),
+    [QUANT_IQ4_XS] = ENTRY(iq4_xs),
 };
 
 matmul_rows_kernel matmul_scaled_avx512(act_format format, quant_type type, size_t n_tokens) {
-    return kernels[type][matmul_group_of(type, format) == 32][n_tokens > 1];
+    return kernels[type][format == ACT_Q8_16_PAIRS][n_tokens > 1];
 }

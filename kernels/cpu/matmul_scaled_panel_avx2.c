@@ -3,7 +3,7 @@
  *
  * Tiles are those of matmul_panel_avx2.c, of 32 columns for every type, with the factors of
  * each 16 columns as floats: scales times the block's factor, made once for all tokens.  The
- * four partial sums of a row lie in memory; a group touches one of them.
+ * partial sums of a row lie in memory; a group touches one of them.
  * Cost    unpacking 32 rows takes as long as multiplying them with four or five tokens.
  * Oracle  kernels/cpu/matmul.c; bits compared in tests/kernels/test_matmul.c.
  */
@@ -161,19 +161,20 @@ INLINE act_row act_row_of(const matmul_panel *p, int t, const int group) {
                      .sums = act16_sums(row, p->row_cols) + first};
 }
 
-/* part = fma(c * s, scale, fma(scaled, min, part)) for eight rows */
+/* part = fma(scaled, min, fma(c, scale * s, part)) for eight rows */
 INLINE void add_scaled(const bool min_too, float *part, __m256i c, float s, float scaled,
                        const float *scale, const float *min) {
-    __m256 acc = _mm256_load_ps(part);
+    __m256 factor = _mm256_mul_ps(_mm256_load_ps(scale), _mm256_set1_ps(s));
+    __m256 acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(c), factor, _mm256_load_ps(part));
     if (min_too) acc = _mm256_fmadd_ps(_mm256_set1_ps(scaled), _mm256_load_ps(min), acc);
-    __m256 products = _mm256_mul_ps(_mm256_cvtepi32_ps(c), _mm256_set1_ps(s));
-    _mm256_store_ps(part, _mm256_fmadd_ps(products, _mm256_load_ps(scale), acc));
+    _mm256_store_ps(part, acc);
 }
 
 /* Group h of a tile (number g of the row) against each token. */
 INLINE void multiply_tile(const quant_type type, const int group, const scaled_tile *w,
                           const int h, size_t g, const act_row x[], const int8_t *const q[],
-                          int32_t offset, const int n_tokens, matmul_parts *parts, size_t row) {
+                          int32_t offset, const int n_tokens, matmul_parts *parts,
+                          size_t last_part, size_t row) {
     const __m256i one = _mm256_set1_epi16(1);
     const size_t at = g * (size_t)group / 16; /* of the group's first 16 columns */
     __m256i c[2][MATMUL_TOKENS];
@@ -186,7 +187,7 @@ INLINE void multiply_tile(const quant_type type, const int group, const scaled_t
     multiply_group(type, w->q + h * 4, group / 4, one, one, q, 16 * at, n_tokens, c);
     UNROLL
     for (int t = 0; t < n_tokens; t++) {
-        float *part = parts[t].part[g % 4] + row;
+        float *part = parts[t].part[g & last_part] + row;
         const float s = x[t].scales[at], scaled = has_min(type) ? x[t].scaled[g] : 0;
         add_scaled(has_min(type), part, c[0][t], s, scaled, w->scale[h], w->min[h]);
         add_scaled(has_min(type), part + 8, c[1][t], s, scaled, w->scale[h] + 8, w->min[h] + 8);
@@ -196,7 +197,7 @@ INLINE void multiply_tile(const quant_type type, const int group, const scaled_t
 INLINE void multiply(matmul_panel *p, const quant_type type, const int group,
                      const int n_tokens) {
     const int32_t offset = offset_of(p->type); /* types alike share a function */
-    const size_t n_tiles = p->n_cols / 32;
+    const size_t n_tiles = p->n_cols / 32, last_part = matmul_last_part(p->format);
     const scaled_tile *w = p->tiles;
     const int8_t *q[MATMUL_TOKENS];
     act_row x[MATMUL_TOKENS];
@@ -210,7 +211,8 @@ INLINE void multiply(matmul_panel *p, const quant_type type, const int group,
             UNROLL
             for (int h = 0; h < 32 / group; h++) {
                 const size_t g = i * (size_t)(32 / group) + (size_t)h;
-                multiply_tile(type, group, w, h, g, x, q, offset, n_tokens, p->parts, row);
+                multiply_tile(type, group, w, h, g, x, q, offset, n_tokens, p->parts, last_part,
+                              row);
             }
         }
     }

@@ -3,7 +3,7 @@
  *
  * Tiles are those of matmul_panel_avx512.c, of 32 columns for every type, with the factors of
  * each 16 columns as floats: scales times the block's factor, made once for all tokens.  The
- * four partial sums of a row lie in memory; a group touches one of them.
+ * partial sums of a row lie in memory; a group touches one of them.
  * Cost    unpacking 32 rows takes as long as multiplying them with 6 or 7 tokens.
  * Oracle  kernels/cpu/matmul.c; bits compared in tests/kernels/test_matmul.c.
  */
@@ -162,18 +162,18 @@ INLINE void multiply_group(const bool min, const int group, const scaled_tile *w
         multiply_four(w0->q[k], w1->q[k], q, 32 * i + 4 * (size_t)k, n_tokens, c);
 }
 
-/* part = fma(c * s, scale, fma(scaled, min, part)) */
+/* part = fma(scaled, min, fma(c, scale * s, part)) */
 INLINE void add_scaled(const bool has_min, float *part, __m512i c, __m512 s, __m512 scaled,
                        const float *scale, const float *min) {
-    __m512 acc = _mm512_load_ps(part);
+    __m512 factor = _mm512_mul_ps(_mm512_load_ps(scale), s);
+    __m512 acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c), factor, _mm512_load_ps(part));
     if (has_min) acc = _mm512_fmadd_ps(scaled, _mm512_load_ps(min), acc);
-    __m512 products = _mm512_mul_ps(_mm512_cvtepi32_ps(c), s);
-    _mm512_store_ps(part, _mm512_fmadd_ps(products, _mm512_load_ps(scale), acc));
+    _mm512_store_ps(part, acc);
 }
 
 INLINE void multiply(matmul_panel *p, const bool min, const int group, const int n_tokens) {
     const int32_t offset = offset_of(p->type);
-    const size_t n_tiles = p->n_cols / 32;
+    const size_t n_tiles = p->n_cols / 32, last_part = matmul_last_part(p->format);
     const scaled_tile *tiles = p->tiles;
     const int8_t *q[MATMUL_PANEL_TOKENS];
     act_row x[MATMUL_PANEL_TOKENS];
@@ -191,7 +191,7 @@ INLINE void multiply(matmul_panel *p, const bool min, const int group, const int
             multiply_group(min, group, w0, w1, i, h, x, q, offset, n_tokens, c);
             UNROLL
             for (int t = 0; t < n_tokens; t++) {
-                float *part = p->parts[t].part[g % 4];
+                float *part = p->parts[t].part[g & last_part];
                 const __m512 s = _mm512_set1_ps(x[t].scales[2 * i + (size_t)h]);
                 const __m512 scaled =
                     min ? _mm512_set1_ps(x[t].scaled[g]) : _mm512_setzero_ps();

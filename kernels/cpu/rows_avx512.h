@@ -62,4 +62,18 @@ INLINE __m512i spread_four(__m128i x) {
         _mm512_castsi128_si512(x));
 }
 
+/* One of the four 128-bit lanes. */
+INLINE __m128 lane_of(__m512 x, int block) {
+    switch (block) {
+    case 1:
+        return _mm512_extractf32x4_ps(x, 1);
+    case 2:
+        return _mm512_extractf32x4_ps(x, 2);
+    case 3:
+        return _mm512_extractf32x4_ps(x, 3);
+    default:
+        return _mm512_castps512_ps128(x);
+    }
+}
+
 #endif

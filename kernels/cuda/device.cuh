@@ -201,6 +201,30 @@ DEVICE float sigmoid(float x) {
 DEVICE float silu(float x) {
     return x / (1.0f + expf(-x));
 }
+/* exp(x) and silu(x) as kernels/cpu/scalar_math.h has them, to the last bit: experts of a prompt
+ * come from the CPU lane as they come from here. */
+DEVICE float power_of_two(int n) {
+    return __uint_as_float((uint32_t)(n + 127) << 23);
+}
+DEVICE float exp_of_cpu(float x) {
+    if (x != x) return x;
+    x = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
+    const float n = fmaf(x, 1.44269504f, 12582912.0f) - 12582912.0f;
+    const float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, x));
+    float p = 1.0f / 5040;
+    p = fmaf(p, r, 1.0f / 720);
+    p = fmaf(p, r, 1.0f / 120);
+    p = fmaf(p, r, 1.0f / 24);
+    p = fmaf(p, r, 1.0f / 6);
+    p = fmaf(p, r, 0.5f);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+    const int e = (int)n, half = e / 2;
+    return p * power_of_two(half) * power_of_two(e - half);
+}
+DEVICE float silu_of_cpu(float x) {
+    return x / (1.0f + exp_of_cpu(-x));
+}
 /* log(1 + exp(x)) without overflow. */
 DEVICE float softplus(float x) {
     return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));

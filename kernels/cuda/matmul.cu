@@ -367,7 +367,7 @@ DEVICE void store_gated(const matmul_args &a, const tile_place &p, const token_r
         const uint32_t j = e / 4, c = e % 4, token = tokens.begin + 8 * j + 2 * l + c % 2;
         if (token < tokens.end)
             hidden[token * HIDDEN_PITCH + warp / 2 * 16 + g + c / 2 * 8] =
-                silu(acc[0][j][c]) * acc[1][j][c];
+                silu_of_cpu(acc[0][j][c]) * acc[1][j][c];
     }
     __syncthreads();
     for (uint32_t i = warp; i < p.n * GROUPS; i += MATMUL_BLOCK / WARP) {

@@ -98,8 +98,8 @@ KERNEL(swiglu, swiglu_q8_args, 256) {
     void *row = (unsigned char *)a.act + r * a.act_stride;
     for (uint32_t i = blockIdx.y * blockDim.x + threadIdx.x; i < a.n_cols;
          i += gridDim.y * blockDim.x) {
-        const float v =
-            silu(__ldcg(a.gate + r * a.gate_stride + i)) * __ldcg(a.up + r * a.up_stride + i);
+        const float v = silu_of_cpu(__ldcg(a.gate + r * a.gate_stride + i)) *
+                        __ldcg(a.up + r * a.up_stride + i);
         if (a.out != 0) a.out[r * a.out_stride + i] = v;
         if (a.act != 0) act_store_group(row, a.n_cols, i - lane_index(), v);
     }
