@@ -172,21 +172,37 @@ static uint64_t *clear_table(const backend_cuda *b, size_t wave) {
     return table;
 }
 
-/* Experts that are in slots. */
-static void run_present(backend_cuda *b, wave_frame *f) {
+/* A wave of experts that are in slots; without records when there are none. */
+static wave_frame list_present(backend_cuda *b, const wave_frame *base) {
     const cuda_experts *x = &b->experts;
     uint64_t *table = clear_table(b, 0);
-    bool any = false;
+    wave_frame f = *base;
+    size_t n = 0;
     for (size_t i = 0; i < x->n_active; i++) {
         if (x->slots[i] < 0) continue;
         table[x->active[i]] = cuda_slot_at(b, (uint32_t)x->slots[i]);
-        any = true;
+        n++;
     }
-    if (!any) return;
-    f->first = 0;
-    f->end = x->first[b->config->n_experts];
-    f->records = send_table(b, 0);
-    run_wave(b, f);
+    f.end = x->first[b->config->n_experts];
+    f.records = n > 0 ? send_table(b, 0) : NULL;
+    return f;
+}
+
+/* The same of those whose records came ahead, into staging. */
+static wave_frame list_ahead(backend_cuda *b, const wave_frame *base) {
+    const cuda_experts *x = &b->experts;
+    uint64_t *table = clear_table(b, CUDA_MOST_WAVES - 2);
+    wave_frame f = *base;
+    f.first = UINT32_MAX;
+    for (size_t i = 0; i < x->n_active; i++) {
+        int32_t e = x->active[i];
+        if (x->slots[i] > EXPERT_AHEAD) continue;
+        table[e] = cuda_staging_at(b, (uint32_t)(EXPERT_AHEAD - x->slots[i]));
+        if (f.first == UINT32_MAX) f.first = x->first[e];
+        f.end = x->first[e + 1];
+    }
+    f.records = f.first != UINT32_MAX ? send_table(b, CUDA_MOST_WAVES - 2) : NULL;
+    return f;
 }
 
 /* Missing experts as they are sent: first those that come into slots, which wait for nothing, then
@@ -279,21 +295,11 @@ static const uint64_t *table_of_lane(backend_cuda *b) {
     return send_table(b, CUDA_MOST_WAVES - 1);
 }
 
-/* Experts whose records came ahead, into staging; those that the cache takes go on to slots. */
-static void run_ahead(backend_cuda *b, wave_frame *f, size_t n_inserts) {
+/* What came ahead is computed; records that the cache takes go on to slots. */
+static void run_ahead(backend_cuda *b, const wave_frame *f, size_t n_inserts) {
     cuda_experts *x = &b->experts;
-    uint64_t *table = clear_table(b, CUDA_MOST_WAVES - 2);
-    f->first = UINT32_MAX;
-    for (size_t i = 0; i < x->n_active; i++) {
-        int32_t e = x->active[i];
-        if (x->slots[i] > EXPERT_AHEAD) continue;
-        table[e] = cuda_staging_at(b, (uint32_t)(EXPERT_AHEAD - x->slots[i]));
-        if (f->first == UINT32_MAX) f->first = x->first[e];
-        f->end = x->first[e + 1];
-    }
-    if (f->first == UINT32_MAX) return;
+    const uint64_t *table = x->wave_records + (CUDA_MOST_WAVES - 2) * b->config->n_experts;
     cuda_ahead_await(b);
-    f->records = send_table(b, CUDA_MOST_WAVES - 2);
     run_wave(b, f);
     for (size_t i = 0; i < n_inserts; i++) {
         const expert_insert *insert = &x->inserts[i];
@@ -307,30 +313,31 @@ static void run_ahead(backend_cuda *b, wave_frame *f, size_t n_inserts) {
         (void)CUDA_DO(b, cuEventRecord, x->wave_done[half], b->compute);
 }
 
-/* The bus begins at once; then the GPU has what needs none of it, and the CPU its share when
+/* Small tables go before records of two megabytes.  The bus begins at once; then the GPU has what needs none of it, and the CPU its share when
  * everything else is on its way, the first records of the next layer, too. */
-static void run_waves(backend_cuda *b, wave_frame *f, uint32_t layer, bool shared_quantized) {
+static void run_waves(backend_cuda *b, const wave_frame *f, uint32_t layer,
+                      bool shared_quantized) {
     const cuda_experts *x = &b->experts;
     size_t sum = 0;
     uint64_t begun = clock_monotonic_ns();
     shipment k = {.n_inserts = share_out(b, f->span, layer), .wave = 1};
-    wave_frame shipped = *f;
+    wave_frame shipped = *f, present = list_present(b, f), ahead = list_ahead(b, f);
+    const uint64_t *of_lane = table_of_lane(b);
     uint32_t n = ship_kind(b, &shipped, &k); /* slots: staging may hold what came ahead */
     cuda_lane_bring_rows(b, f->span);
     run_sort(b, f->span);
-    run_ahead(b, f, k.n_inserts);
+    if (ahead.records != NULL) run_ahead(b, &ahead, k.n_inserts);
     run_shared(b, f->span, f->layer, shared_quantized);
-    run_present(b, f);
+    if (present.records != NULL) run_wave(b, &present);
     if (n == 0) n = ship_wave(b, &shipped, &k);
     for (; n > 0; n = ship_wave(b, &shipped, &k)) {
         run_shipped(b, &shipped, &k);
         sum += n;
     }
     cuda_ahead_ship(b, f->span, layer);
-    const uint64_t *records = table_of_lane(b);
     if (x->all != NULL) cuda_lane_enqueued(b, sum, (double)(clock_monotonic_ns() - begun));
     cuda_lane_run(b, f->layer, f->span->n_rows);
-    run_combine(b, f->span, records);
+    run_combine(b, f->span, of_lane);
 }
 
 void cuda_run_prompt(backend_cuda *b, const cuda_span *s, const layer_weights *l,
