@@ -157,6 +157,7 @@ $(TESTS) $(TOOLS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBS)
 # What is around the engine is tested with a double, which stands before the libraries.
 $(BUILD)/tests/unit/test_engine_loop: $(BUILD)/obj/tests/unit/engine_double.o
 $(BUILD)/tests/unit/test_coordinator_link: $(addprefix $(BUILD)/obj/tests/unit/,engine_double.o router.o)
+$(addprefix $(BUILD)/tests/unit/,test_scheduler test_scheduler_preemption test_scheduler_forks): $(BUILD)/obj/tests/unit/scheduler_bench.o
 # The CUDA kernels run on the CPU by fibers, which the sanitizers cannot follow.
 CUDA_CASE_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/kernels/cuda_*cases.c)))
 CUDA_CASES := $(CUDA_CASE_OBJ) $(BUILD)/obj/tests/kernels/cuda_emu.o

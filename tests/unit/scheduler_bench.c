@@ -1,0 +1,351 @@
+#include "tests/unit/scheduler_bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t see(uint64_t state, int32_t token) {
+    return state * 6364136223846793005u + (uint64_t)token + 1;
+}
+
+static uint64_t state_after(const sequence *who, uint32_t n) {
+    uint64_t state = 0;
+    for (uint32_t i = 0; i < n; i++)
+        state = see(state, who->tokens[i]);
+    return state;
+}
+
+/* --- the memory's double --- */
+
+static bool park(void *context, const sequence *from, sequence *who) {
+    bench *b = context;
+    if (b->n_parked >= b->n_park_limit) return false;
+    parked *p = calloc(1, sizeof *p);
+    assert_non_null(p);
+    assert_null(who->parked);
+    p->n_run = from->n_run;
+    p->state = b->states[from->state];
+    for (uint32_t i = 0; i < from->n_run; i++)
+        p->tokens[i] = b->page[from->pages[i / MODEL_PAGE_TOKENS]][i % MODEL_PAGE_TOKENS];
+    who->parked = p;
+    b->n_parked++;
+    return true;
+}
+
+static void forget(void *context, sequence *who) {
+    bench *b = context;
+    free(who->parked);
+    b->n_parked--;
+}
+
+static void unpark(void *context, sequence *who) {
+    bench *b = context;
+    const parked *p = who->parked;
+    assert_int_equal(who->n_run, p->n_run);
+    b->states[who->state] = p->state;
+    for (uint32_t i = 0; i < p->n_run; i++)
+        b->page[who->pages[i / MODEL_PAGE_TOKENS]][i % MODEL_PAGE_TOKENS] = p->tokens[i];
+    b->n_restored++;
+    forget(context, who);
+}
+
+static void copy(void *context, const sequence *from, const sequence *to, uint32_t from_page,
+                 uint32_t to_page) {
+    bench *b = context;
+    b->states[to->state] = b->states[from->state];
+    b->n_shared_states++;
+    if (from_page != to_page) memcpy(b->page[to_page], b->page[from_page], sizeof b->page[0]);
+}
+
+/* --- the cache's double --- */
+
+static entry *best_entry(bench *b, const sequence *who) {
+    entry *best = NULL;
+    for (size_t i = 0; i < MAX_ENTRIES; i++) {
+        entry *e = &b->entries[i];
+        if (e->n_tokens == 0 || e->n_tokens >= who->n_prompt) continue;
+        if (memcmp(e->of->tokens, who->tokens, e->n_tokens * sizeof *who->tokens) != 0)
+            continue;
+        if (best == NULL || e->n_tokens > best->n_tokens) best = e;
+    }
+    if (best != NULL) best->used = ++b->clock;
+    return best;
+}
+
+static uint32_t cache_find(void *context, const sequence *who) {
+    const entry *e = best_entry(context, who);
+    return e != NULL && !e->moved_out ? e->n_tokens : 0;
+}
+
+/* Its pages back, in free ones; false when there are too few. */
+static bool bring_back(bench *b, entry *e) {
+    uint32_t n = e->n_tokens / MODEL_PAGE_TOKENS;
+    if (kv_pages_available(b->pages) < n) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(kv_pages_take(b->pages, &e->pages[i]));
+        memcpy(b->page[e->pages[i]], e->of->tokens + (size_t)i * MODEL_PAGE_TOKENS,
+               sizeof b->page[0]);
+    }
+    e->moved_out = false;
+    return true;
+}
+
+static uint32_t cache_begin(void *context, sequence *who) {
+    bench *b = context;
+    entry *e = best_entry(b, who);
+    assert_int_equal(who->n_pages, 0);
+    if (e == NULL || (e->moved_out && !bring_back(b, e))) return 0;
+    for (uint32_t i = 0; i < e->n_tokens / MODEL_PAGE_TOKENS; i++) {
+        kv_pages_share(b->pages, e->pages[i]);
+        who->pages[who->n_pages++] = e->pages[i];
+    }
+    b->states[who->state] = e->state;
+    b->n_begun++;
+    return e->n_tokens;
+}
+
+static void drop_entry(bench *b, entry *e) {
+    if (e->moved_out) return;
+    for (uint32_t i = 0; i < e->n_tokens / MODEL_PAGE_TOKENS; i++)
+        kv_pages_release(b->pages, e->pages[i]);
+    e->moved_out = b->moves_out;
+    if (!b->moves_out) e->n_tokens = 0;
+}
+
+static void cache_at_stop(void *context, sequence *who) {
+    bench *b = context;
+    b->n_stopped++;
+    for (size_t i = 0; i < MAX_ENTRIES; i++) {
+        entry *e = &b->entries[i];
+        if (e->n_tokens != 0) continue;
+        *e = (entry){.of = who, .n_tokens = who->n_run, .state = b->states[who->state]};
+        e->used = ++b->clock;
+        assert_int_equal(who->n_run % MODEL_PAGE_TOKENS, 0);
+        for (uint32_t j = 0; j < e->n_tokens / MODEL_PAGE_TOKENS; j++) {
+            e->pages[j] = who->pages[j];
+            kv_pages_share(b->pages, e->pages[j]);
+        }
+        return;
+    }
+}
+
+static void cache_reclaim(void *context, uint32_t n) {
+    bench *b = context;
+    uint32_t wanted = kv_pages_available(b->pages) + n;
+    while (kv_pages_available(b->pages) < wanted) {
+        entry *oldest = NULL;
+        for (size_t i = 0; i < MAX_ENTRIES; i++) {
+            entry *e = &b->entries[i];
+            if (e->n_tokens == 0 || e->moved_out) continue;
+            if (oldest == NULL || e->used < oldest->used) oldest = e;
+        }
+        if (oldest == NULL) return;
+        drop_entry(b, oldest);
+    }
+}
+
+/* --- the bench --- */
+
+void bench_open(bench *b, const bench_shape *shape) {
+    error err = {0};
+    memset(b, 0, sizeof *b);
+    b->n_sequences = shape->n_sequences;
+    b->n_states_each = shape->n_states_each > 0 ? shape->n_states_each : 1;
+    b->chunk_tokens = shape->chunk_tokens;
+    b->n_park_limit = shape->n_park;
+    assert_true(shape->n_pages <= MAX_PAGES);
+    assert_true(b->n_sequences * b->n_states_each <= MAX_STATES);
+    assert_int_equal(kv_pages_new(&b->pages, shape->n_pages, &err), STATUS_OK);
+    scheduler_params p = {
+        .pages = b->pages,
+        .n_sequences = shape->n_sequences,
+        .states_per_sequence = b->n_states_each,
+        .chunk_tokens = shape->chunk_tokens,
+        .max_waiting = shape->max_waiting,
+        .max_step_ms = shape->max_step_ms,
+        .memory = {
+            .context = b, .park = park, .unpark = unpark, .forget = forget, .copy = copy}};
+    if (shape->has_cache) {
+        p.cache = (scheduler_cache){b, cache_find, cache_begin, cache_at_stop, cache_reclaim};
+    }
+    assert_int_equal(scheduler_new(&b->scheduler, &p, &err), STATUS_OK);
+}
+
+void bench_close(bench *b) {
+    for (uint32_t i = 0; i < b->n; i++)
+        scheduler_remove(b->scheduler, &b->sequences[i]);
+    for (size_t i = 0; i < MAX_ENTRIES; i++)
+        drop_entry(b, &b->entries[i]);
+    for (uint32_t i = 0; i < b->n; i++)
+        sequence_release(&b->sequences[i]);
+    assert_int_equal(b->n_parked, 0);
+    assert_int_equal(kv_pages_available(b->pages), kv_pages_total(b->pages));
+    assert_int_equal(scheduler_n_free(b->scheduler), b->n_sequences);
+    scheduler_free(b->scheduler);
+    kv_pages_free(b->pages);
+}
+
+sequence *bench_add_text(bench *b, int32_t text, uint32_t n_prompt, uint32_t n_output,
+                         uint32_t priority) {
+    int32_t prompt[4096];
+    error err = {0};
+    sequence *who = &b->sequences[b->n];
+    assert_true(n_prompt + n_output <= 4096 && b->n < MAX_SEQUENCES);
+    for (uint32_t i = 0; i < n_prompt; i++)
+        prompt[i] = text * 10000 + (int32_t)i;
+    assert_int_equal(sequence_init(who, prompt, n_prompt, n_prompt + n_output, &err),
+                     STATUS_OK);
+    who->priority = priority;
+    b->limits[b->n++] = n_prompt + n_output;
+    return who;
+}
+
+sequence *bench_add(bench *b, uint32_t n_prompt, uint32_t n_output, uint32_t priority) {
+    return bench_add_text(b, (int32_t)b->n, n_prompt, n_output, priority);
+}
+
+sequence *bench_submit(bench *b, uint32_t n_prompt, uint32_t n_output, uint32_t priority) {
+    sequence *who = bench_add(b, n_prompt, n_output, priority);
+    assert_true(scheduler_submit(b->scheduler, who));
+    return who;
+}
+
+void bench_assert_invariants(const bench *b) {
+    uint32_t owners[MAX_PAGES] = {0};
+    bool group_taken[MAX_STATES] = {false};
+    uint32_t n_held = 0, n_running = 0, n_waiting = 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        const sequence *who = &b->sequences[i];
+        n_waiting += who->phase == SEQUENCE_WAITING;
+        if (who->phase != SEQUENCE_RUNNING) {
+            assert_int_equal(who->n_pages, 0);
+            assert_true(who->n_run == 0 || who->parked != NULL);
+            continue;
+        }
+        n_running++;
+        assert_true(who->group < b->n_sequences && !group_taken[who->group]);
+        group_taken[who->group] = true;
+        assert_int_equal(who->n_states, b->n_states_each);
+        for (uint32_t j = 0; j < who->n_states; j++)
+            assert_int_equal(who->states[j], who->group * b->n_states_each + j);
+        assert_true(who->n_pages * MODEL_PAGE_TOKENS >= who->n_run);
+        for (uint32_t j = 0; j < who->n_pages; j++)
+            owners[who->pages[j]]++;
+    }
+    for (size_t i = 0; i < MAX_ENTRIES; i++) {
+        const entry *e = &b->entries[i];
+        for (uint32_t j = 0; !e->moved_out && j < e->n_tokens / MODEL_PAGE_TOKENS; j++)
+            owners[e->pages[j]]++;
+    }
+    for (uint32_t i = 0; i < kv_pages_total(b->pages); i++) {
+        assert_int_equal(kv_pages_owners(b->pages, i), owners[i]);
+        n_held += owners[i] > 0;
+    }
+    assert_int_equal(kv_pages_total(b->pages) - kv_pages_available(b->pages), n_held);
+    assert_int_equal(scheduler_n_running(b->scheduler), n_running);
+    assert_int_equal(scheduler_n_waiting(b->scheduler), n_waiting);
+    assert_int_equal(scheduler_n_free(b->scheduler), b->n_sequences - n_running);
+}
+
+static void assert_piece(const bench *b, const scheduler_piece *piece) {
+    const sequence *who = piece->who;
+    uint32_t end = who->n_run + piece->n_tokens;
+    assert_int_equal(who->phase, SEQUENCE_RUNNING);
+    assert_true(piece->n_tokens > piece->n_drafted && end <= who->n_tokens + who->n_drafted);
+    assert_true(who->n_pages * MODEL_PAGE_TOKENS >= end);
+    assert_int_equal(piece->wants_logits, end - piece->n_drafted == who->n_tokens);
+    for (uint32_t i = who->n_run / MODEL_PAGE_TOKENS; i * MODEL_PAGE_TOKENS < end; i++)
+        assert_int_equal(kv_pages_owners(b->pages, who->pages[i]), 1);
+    if (who->n_run < who->n_prompt) {
+        assert_int_equal(who->n_run % MODEL_CHUNK_TOKENS, 0);
+        assert_true(end == who->n_prompt || end % MODEL_CHUNK_TOKENS == 0);
+        assert_true(piece->n_tokens <= b->chunk_tokens);
+        for (uint32_t i = 0; i < who->n_stops; i++)
+            assert_true(who->stops[i] <= who->n_run || who->stops[i] >= end);
+    } else {
+        assert_int_equal(piece->n_tokens, 1 + piece->n_drafted);
+        assert_int_equal(piece->n_drafted, who->n_drafted);
+    }
+}
+
+/* What the model would do: look at all that went before, add to it. */
+static void run_piece(bench *b, const scheduler_piece *piece) {
+    const sequence *who = piece->who;
+    uint64_t *state = &b->states[who->state];
+    if (who->n_run == 0) *state = 0;
+    assert_true(*state == state_after(who, who->n_run));
+    for (uint32_t i = 0; i < who->n_run + piece->n_tokens; i++) {
+        int32_t *at = &b->page[who->pages[i / MODEL_PAGE_TOKENS]][i % MODEL_PAGE_TOKENS];
+        if (i < who->n_run) {
+            assert_int_equal(*at, who->tokens[i]);
+            continue;
+        }
+        *at = who->tokens[i];
+        if (i < who->n_run + piece->n_tokens - piece->n_drafted) *state = see(*state, *at);
+    }
+}
+
+/* A token for who, and for those that wait for the same prompt. */
+static void take_token(bench *b, sequence *who) {
+    for (uint32_t i = 0; i < b->n; i++) {
+        sequence *other = &b->sequences[i];
+        if (other->leader != who || who->n_run != who->n_prompt) continue;
+        if (!scheduler_fork(b->scheduler, who, other)) continue;
+        bench_assert_invariants(b);
+        assert_int_equal(other->n_run, who->n_prompt);
+        take_token(b, other);
+    }
+    if (sequence_append(who, 7 + (int32_t)(who - b->sequences))) return;
+    scheduler_remove(b->scheduler, who);
+    b->n_over++;
+}
+
+void bench_guess_some(bench *b, uint64_t dice) {
+    for (uint32_t i = 0; i < b->n; i++) {
+        sequence *who = &b->sequences[i];
+        if (who->phase != SEQUENCE_RUNNING || who->n_run + 1 != who->n_tokens) continue;
+        uint32_t room = who->cap_tokens - who->n_tokens,
+                 wish = (uint32_t)(dice >> (i % 32)) % 5;
+        who->n_drafted = wish < room ? wish : room;
+        for (uint32_t j = 0; j < who->n_drafted; j++)
+            who->tokens[who->n_tokens + j] = 99;
+    }
+}
+
+size_t bench_step_of(bench *b, uint32_t *n_prompt_tokens) {
+    scheduler_piece pieces[MAX_STATES];
+    size_t n = scheduler_plan(b->scheduler, pieces);
+    uint32_t n_tokens = 0;
+    assert_true(n <= b->n_sequences);
+    bench_assert_invariants(b);
+    for (size_t i = 0; i < n; i++) {
+        assert_piece(b, &pieces[i]);
+        for (size_t j = 0; j < i; j++)
+            assert_ptr_not_equal(pieces[i].who, pieces[j].who);
+        if (pieces[i].who->n_run < pieces[i].who->n_prompt) n_tokens += pieces[i].n_tokens;
+    }
+    assert_true(n_tokens <= b->chunk_tokens);
+    for (size_t i = 0; i < n; i++)
+        run_piece(b, &pieces[i]);
+    for (size_t i = 0; i < n; i++) {
+        sequence *who = pieces[i].who;
+        scheduler_advance(b->scheduler, who, pieces[i].n_tokens - pieces[i].n_drafted);
+        who->n_drafted = 0; /* none of them was right */
+        if (pieces[i].wants_logits) take_token(b, who);
+    }
+    bench_assert_invariants(b);
+    if (n_prompt_tokens != NULL) *n_prompt_tokens = n_tokens;
+    return n;
+}
+
+size_t bench_step(bench *b) {
+    return bench_step_of(b, NULL);
+}
+
+void bench_run_to_the_end(bench *b, uint32_t max_steps) {
+    for (uint32_t i = 0; i < max_steps; i++) {
+        if (bench_step(b) == 0) break;
+    }
+    assert_int_equal(b->n_over, b->n);
+    for (uint32_t i = 0; i < b->n; i++)
+        assert_int_equal(b->sequences[i].n_tokens, b->limits[i]);
+}
