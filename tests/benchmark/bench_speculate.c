@@ -231,7 +231,14 @@ static int compare(side *plain, side *guessing, const text_case *c, const char *
 /* Of some numbers of rows the least time of a step that verifies them. */
 static int rows_cost(const char *path, uint32_t n_threads) {
     static const uint32_t numbers[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33, 64};
-    enum { MOST = 64, ROUNDS = 25, PROMPT = 256, N = sizeof numbers / sizeof numbers[0] };
+    enum {
+        MOST = 64,
+        ROUNDS = 25,
+        LEAST_ROUNDS = 3,
+        LONG_S = 20,
+        PROMPT = 256,
+        N = sizeof numbers / sizeof numbers[0]
+    };
     gguf_file *file = NULL;
     model *m = NULL;
     error err = {0};
@@ -256,7 +263,9 @@ static int rows_cost(const char *path, uint32_t n_threads) {
     model_segment s = {.tokens = ids, .n_tokens = PROMPT, .pages = pages};
     if (rc == STATUS_OK) model_state_clear(m, 0);
     if (rc == STATUS_OK) rc = model_step(m, &s, 1, logits, &err);
+    uint64_t started = clock_monotonic_ns(), limit = LONG_S * 1000000000ull;
     for (uint32_t i = 0; i < ROUNDS * N && rc == STATUS_OK; i++) {
+        if (i >= LEAST_ROUNDS * N && clock_monotonic_ns() - started > limit) break;
         uint32_t n = numbers[i % N];
         s = (model_segment){.position = PROMPT,
                             .tokens = ids + PROMPT + i / N,
