@@ -15,7 +15,7 @@ static const double ALLOWED_SHARE = 0.01; /* of all that it gave */
 static const double MOST_CREDIT = 16;     /* tokens won before that may be lost again */
 static const double RATE = 0.12;          /* of a new observation in a share */
 static const double MOST_OUTLIER = 2;     /* means, of a step or guess that was held up */
-static const double WORTH = 1.06;         /* gain below which no guess is run */
+static const double WORTH = 1.1;          /* gain below which no guess is run */
 enum {
     OFF_TOKENS = 64,
     MAX_OFF_SHIFT = 5,
@@ -23,8 +23,8 @@ enum {
     ENOUGH = 3,
     MEASURED = 5,
     MEASURED_ROWS = 64,
-    LEAST_LEFT =
-        64, /* tokens that are taken to come at least, of an answer of unknown length */
+    /* Tokens taken to come at least, of an answer of unknown length. */
+    LEAST_LEFT = 32,
     MEAN_OF = 12
 };
 
@@ -71,6 +71,7 @@ struct speculate {
     row_cost cost;
     double row_ns; /* what a row of a guess adds to the step under way */
     /* Of the step under way, [n_places] each; guesses [n_places][cap_depth]. */
+    uint32_t n_entries, n_guesses;
     plan_entry *entries;
     drafter_ask *asks;
     int32_t *guesses;
@@ -190,12 +191,30 @@ void speculate_try_step(speculate *s, uint32_t n_rows, uint64_t took_ns) {
     row_cost_try(&s->cost, n_rows, took_ns);
 }
 
-void speculate_note_step(speculate *s, uint32_t n_rows, uint64_t took_ns) {
-    row_cost_note(&s->cost, n_rows, took_ns, s->n_guessing == 0);
-}
-
 static double step_ns(const speculate *s, size_t n_rows) {
     return row_cost_ns(&s->cost, n_rows);
+}
+
+static void charge(speculate *s, track *t, drafter_kind kind, double ns) {
+    if (s->token_ns > 0) t->kinds[kind].balance -= ns / s->token_ns;
+}
+
+/* speculate_take() charged what rows were thought to cost; now it is known. */
+static void correct_charges(speculate *s, double took_ns) {
+    double expected = step_ns(s, s->n_entries) + s->row_ns * s->n_guesses;
+    if (took_ns > MOST_OUTLIER * expected) took_ns = MOST_OUTLIER * expected;
+    for (uint32_t i = 0; i < s->n_entries; i++) {
+        const plan_entry *e = &s->entries[i];
+        double share = (double)e->depth / s->n_guesses;
+        if (e->depth > 0) charge(s, e->track, e->track->kind, (took_ns - expected) * share);
+    }
+}
+
+void speculate_note_step(speculate *s, uint32_t n_rows, uint64_t took_ns) {
+    if (s->n_guesses > 0 && n_rows == s->n_entries + s->n_guesses)
+        correct_charges(s, (double)took_ns);
+    row_cost_note(&s->cost, n_rows, took_ns, s->n_guesses == 0);
+    s->n_guesses = 0;
 }
 
 /* --- what guesses are worth --- */
@@ -411,10 +430,6 @@ static void choose_trials(speculate *s, size_t n) {
     }
 }
 
-static void charge(speculate *s, track *t, drafter_kind kind, double ns) {
-    if (s->token_ns > 0) t->kinds[kind].balance -= ns / s->token_ns;
-}
-
 /* The draft or the block guesses where it was chosen; they compute on this thread, mostly. */
 static status draft(speculate *s, size_t n, error *err) {
     drafter_kind kind = second_kind(s);
@@ -449,6 +464,7 @@ static status draft(speculate *s, size_t n, error *err) {
 
 status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err) {
     CHECK(n <= s->params.n_places);
+    s->n_entries = s->n_guesses = 0;
     s->token_ns = n > 0 ? step_ns(s, n) / (double)n : 0;
     for (size_t i = 0; i < n; i++) {
         s->entries[i] = (plan_entry){.who = who[i],
@@ -477,6 +493,8 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
         memcpy(who[i]->tokens + who[i]->n_tokens, e->guesses, e->depth * sizeof *e->guesses);
         who[i]->n_drafted = e->depth;
     }
+    s->n_entries = (uint32_t)n;
+    s->n_guesses = (uint32_t)(rows - n);
     s->n_guessing = rows > n ? s->n_guessing + 1 : 0;
     if (rows > n) s->row_ns = (step_ns(s, rows) - step_ns(s, n)) / (double)(rows - n);
     return STATUS_OK;

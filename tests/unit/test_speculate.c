@@ -332,6 +332,18 @@ static void one_wrong_step_costs_what_was_left_to_lose(void **state) {
     }
 }
 
+/* Rows were tried out as cheap, and are not: what steps take is charged, so that little is lost
+ * until that is learnt. */
+static void rows_dearer_than_they_seemed_lose_little(void **state) {
+    (void)state;
+    world w;
+    world_open_to(&w, DRAFTER_LOOKUP, half, 1, 0.2, SPECULATE_MAX_DEPTH, SPECULATE_MAX_DEPTH);
+    w.slope = 0.9;
+    run_until(&w, 10 + 512);
+    if (speed_up(&w) < 0.965) fail_msg("%.3f", speed_up(&w));
+    world_close(&w);
+}
+
 /* Rows of a step have a limit for all; whoever is likelier gets them. */
 static void all_together_get_no_more_than_a_step_takes(void **state) {
     (void)state;
@@ -447,6 +459,7 @@ int main(void) {
         cmocka_unit_test(nobody_gets_guesses_beyond_its_end),
         cmocka_unit_test(what_is_copied_gets_more_rows_step_by_step),
         cmocka_unit_test(one_wrong_step_costs_what_was_left_to_lose),
+        cmocka_unit_test(rows_dearer_than_they_seemed_lose_little),
         cmocka_unit_test(all_together_get_no_more_than_a_step_takes),
         cmocka_unit_test(look_up_takes_the_longest_agreement_then_the_nearest),
         cmocka_unit_test(look_up_goes_on_with_what_it_guessed_itself),
