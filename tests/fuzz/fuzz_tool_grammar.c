@@ -4,14 +4,12 @@
  * shortest way ends the call in as many bytes as it says, and what is written then is a whole
  * call for the parser: of one of the tools, its arguments an object. */
 #include "common/chat_request.h"
-#include "worker/text/json_automaton.h"
+#include "tests/fuzz/automaton_walk.h"
 #include "worker/text/tool_call.h"
 #include "worker/text/tool_grammar.h"
 #include "worker/text/tool_schema.h"
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_CLOSE = 4096, MAX_WALK = 512 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -42,30 +40,10 @@ static void check_call(const cJSON *tools, const json_text *text) {
 }
 
 static void walk(const json_grammar *g, const cJSON *tools, const uint8_t *bytes, size_t n) {
-    json_automaton *a = NULL;
     json_text text = {0};
-    error err = {0};
-    if (json_automaton_new(&a, g, &err) != STATUS_OK) return;
-    uint32_t state = json_automaton_start(a);
     json_text_add(&text, "<tool_call>", 11);
-    for (size_t i = 0; i < n && i < MAX_WALK; i++) {
-        uint32_t next = json_automaton_step(a, state, bytes[i]);
-        if (next == JSON_DEAD) continue;
-        state = next;
-        json_text_add(&text, (const char *)&bytes[i], 1);
-        (void)json_automaton_tidy(a, &state);
-    }
-    uint32_t left = json_automaton_close_bytes(a, state);
-    for (; left > 0 && left <= MAX_CLOSE; left--) {
-        char byte = (char)json_automaton_close_byte(a, state);
-        json_text_add(&text, &byte, 1);
-        state = json_automaton_step(a, state, (unsigned char)byte);
-        if (json_automaton_close_bytes(a, state) != left - 1) abort();
-    }
-    if (left == 0 && !json_automaton_is_complete(a, state)) abort();
-    if (left == 0) check_call(tools, &text);
+    if (automaton_walk(g, bytes, n, &text)) check_call(tools, &text);
     json_text_release(&text);
-    json_automaton_free(a);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -6,31 +6,7 @@
  * token of each in one batch a step, greedy.  Built by peer.sh as llama_peer is.  Prints one
  * JSON object: tokens a second of all users together while they decode.
  */
-#include "ggml-backend.h"
-#include "llama.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
-static double now_s(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void quiet(enum ggml_log_level level, const char *text, void *context) {
-    (void)context;
-    if (level == GGML_LOG_LEVEL_ERROR) (void)fputs(text, stderr);
-}
-
-static llama_token best_of(const float *logits, int n) {
-    int best = 0;
-    for (int i = 1; i < n; i++) {
-        if (logits[i] > logits[best]) best = i;
-    }
-    return best;
-}
+#include "llama_start.h"
 
 static void add(struct llama_batch *b, llama_token id, int position, int user, bool wants) {
     b->token[b->n_tokens] = id;
@@ -49,10 +25,8 @@ static double measure(struct llama_context *ctx, int n_vocab, int n_prompt, int 
     double rate = 0;
     for (int u = 0; next != NULL && u < n_users; u++) {
         b.n_tokens = 0;
-        for (int i = 0; i < n_prompt; i++) {
-            word = word * 6364136223846793005ULL + 1442695040888963407ULL;
-            add(&b, (llama_token)((word >> 33) % (unsigned)n_vocab), i, u, i + 1 == n_prompt);
-        }
+        for (int i = 0; i < n_prompt; i++)
+            add(&b, next_id(&word, n_vocab), i, u, i + 1 == n_prompt);
         if (llama_decode(ctx, b) != 0) goto done;
         next[u] = best_of(llama_get_logits_ith(ctx, -1), n_vocab);
     }
@@ -80,26 +54,12 @@ int main(int argc, char *argv[]) {
     }
     int n_prompt = atoi(argv[3]), n_decode = atoi(argv[4]), threads = atoi(argv[5]);
     int n_users = atoi(argv[6]);
-    llama_log_set(quiet, NULL);
-    ggml_backend_load_all_from_path(argv[1]);
-    llama_backend_init();
-    struct llama_model_params mp = llama_model_default_params();
-    mp.n_gpu_layers = 0;
-    struct llama_model *model = llama_model_load_from_file(argv[2], mp);
-    if (model == NULL) return 1;
-    struct llama_context_params cp = llama_context_default_params();
-    cp.n_seq_max = (uint32_t)n_users;
-    cp.n_ctx = (uint32_t)(n_users * ((n_prompt + n_decode + 255) / 256 * 256));
-    cp.n_batch = 2048;
-    cp.n_ubatch = 512;
-    cp.n_threads = threads;
-    cp.n_threads_batch = threads;
-    struct llama_context *ctx = llama_init_from_model(model, cp);
+    int each = (n_prompt + n_decode + 255) / 256 * 256;
+    struct llama_context *ctx = start(argv[1], argv[2], threads, n_users * each, 2048, n_users);
     if (ctx == NULL) return 1;
-    int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    int n_vocab = n_vocab_of(ctx);
     double rate = measure(ctx, n_vocab, n_prompt, n_decode, n_users);
-    llama_free(ctx);
-    llama_model_free(model);
+    finish(ctx);
     if (rate <= 0) return 1;
     (void)printf("{\"total_tok_per_s\": %.2f, \"user_tok_per_s\": %.2f}\n", rate,
                  rate / n_users);

@@ -7,31 +7,7 @@
  * The prompt is pseudo-random ids (the same as `siliceo-worker bench` uses is not
  * needed: rates of these models depend on ids only through expert routing).
  */
-#include "ggml-backend.h"
-#include "llama.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
-static double now_s(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void quiet(enum ggml_log_level level, const char *text, void *context) {
-    (void)context;
-    if (level == GGML_LOG_LEVEL_ERROR) (void)fputs(text, stderr);
-}
-
-static llama_token best_of(const float *logits, int n) {
-    int best = 0;
-    for (int i = 1; i < n; i++) {
-        if (logits[i] > logits[best]) best = i;
-    }
-    return best;
-}
+#include "llama_start.h"
 
 /* One pass: *prefill and *decode in tokens a second. */
 static int measure(struct llama_context *ctx, int n_vocab, int n_prompt, int n_decode,
@@ -40,10 +16,8 @@ static int measure(struct llama_context *ctx, int n_vocab, int n_prompt, int n_d
     llama_token *ids = malloc((size_t)n_prompt * sizeof *ids);
     if (ids == NULL) return 1;
     unsigned long long word = 1;
-    for (int i = 0; i < n_prompt; i++) {
-        word = word * 6364136223846793005ULL + 1442695040888963407ULL;
-        ids[i] = (llama_token)((word >> 33) % (unsigned)n_vocab);
-    }
+    for (int i = 0; i < n_prompt; i++)
+        ids[i] = next_id(&word, n_vocab);
     double start = now_s();
     if (llama_decode(ctx, llama_batch_get_one(ids, n_prompt)) != 0) return 1;
     llama_token next = best_of(llama_get_logits_ith(ctx, -1), n_vocab);
@@ -65,22 +39,10 @@ int main(int argc, char *argv[]) {
         return 2;
     }
     int n_prompt = atoi(argv[3]), n_decode = atoi(argv[4]), threads = atoi(argv[5]);
-    llama_log_set(quiet, NULL);
-    ggml_backend_load_all_from_path(argv[1]);
-    llama_backend_init();
-    struct llama_model_params mp = llama_model_default_params();
-    mp.n_gpu_layers = 0;
-    struct llama_model *model = llama_model_load_from_file(argv[2], mp);
-    if (model == NULL) return 1;
-    struct llama_context_params cp = llama_context_default_params();
-    cp.n_ctx = (uint32_t)(n_prompt + n_decode + 64);
-    cp.n_batch = (uint32_t)n_prompt;
-    cp.n_ubatch = 512;
-    cp.n_threads = threads;
-    cp.n_threads_batch = threads;
-    struct llama_context *ctx = llama_init_from_model(model, cp);
+    struct llama_context *ctx =
+        start(argv[1], argv[2], threads, n_prompt + n_decode + 64, n_prompt, 1);
     if (ctx == NULL) return 1;
-    int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    int n_vocab = n_vocab_of(ctx);
     double best_prefill = 0, best_decode = 0;
     for (int i = 0; i < atoi(argv[6]); i++) {
         double prefill = 0, decode = 0;
@@ -90,7 +52,6 @@ int main(int argc, char *argv[]) {
     }
     (void)printf("{\"prefill_tok_per_s\": %.2f, \"decode_tok_per_s\": %.2f}\n", best_prefill,
                  best_decode);
-    llama_free(ctx);
-    llama_model_free(model);
+    finish(ctx);
     return 0;
 }

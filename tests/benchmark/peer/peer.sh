@@ -20,7 +20,8 @@ if [ ! -d "$build/headers/include" ] || [ ! -d "$libraries" ]; then
     )
 fi
 for program in llama_peer llama_batch; do
-    [ ! -x "$build/$program" ] || [ "tests/benchmark/peer/$program.c" -nt "$build/$program" ] || continue
+    newest=$(ls -t "tests/benchmark/peer/$program.c" tests/benchmark/peer/llama_start.h | head -n 1)
+    [ ! -x "$build/$program" ] || [ "$newest" -nt "$build/$program" ] || continue
     cc -O2 -o "$build/$program" "tests/benchmark/peer/$program.c" \
         -I"$build/headers/include" -I"$build/headers/ggml/include" \
         -L"$libraries" -l:libllama.v0.5.0.so -l:libggml.v0.5.0.so -l:libggml-base.so \
