@@ -2,11 +2,11 @@
  *
  * The lane reads matrices from the records in RAM.  Of Q6_K, which those have split, it reads
  * the file, or, where there is no room for the file's pages beside the records, brings it back
- * into the file's form.  It has
- * the CPU backend's kernels and quantizes rows as the GPU does, to the last bit; but it sums in
- * another order, so a bit may depend on who computed an expert; off, none does.  Of a layer's
- * missing experts the CPU takes those that the fewest rows use, as many as it finishes in the
- * time that the bus needs for the others (lane_rates.h).
+ * into the file's form.  It has the CPU backend's kernels and quantizes rows as the GPU does, to
+ * the last bit.  A prompt's rows are summed in the GPU's order too, where matmul_q8 has the type
+ * (kernels/matmul.h); else a bit may depend on who computed an expert; off, none does.  Of a
+ * layer's missing experts the CPU takes those that the fewest rows use, as many as it finishes in
+ * the time that the bus needs for the others (lane_rates.h).
  *
  * Nothing waits for the lane but the last kernel of the experts.  A prompt's records are all on
  * their way, and its waves enqueued, when the lane begins; the rows come to it on a stream of
