@@ -32,5 +32,5 @@ record(option('name', 'equality'), `node tests/benchmark/equality.mjs ${args.joi
     conversations: bodies.length, parts, from, combinations: rows.length, combinations_of_all_pairs: list.length, answers: sum('answers'), equal: sum('equal'), differing: sum('differing'),
     hits_from_states: sum('hits_in_place'), hits_from_ram: sum('hits') - sum('hits_in_place'), read_from_disk: sum('read_from_disk'), skipped_tokens: sum('skipped_tokens'),
     displaced: sum('displaced'), guessed: sum('guessed'), guessed_true: sum('guessed_true'),
-}, {}, { combinations: rows });
+}, {}, { build: equality.build, combinations: rows });
 process.exit(sum('differing') > 0 ? 1 : 0);

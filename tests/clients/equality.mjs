@@ -204,6 +204,7 @@ export class Equality {
         const all = ['--measure-ms', '0', '--queue', '12', ...words];
         const worker = await (small ? startSmall(this.coordinator.mesh, all) : startWorker(this.coordinator.mesh, 'one', all));
         await until(async () => (await (await fetch(this.url + '/status')).json()).nodes.some((n) => n.name === 'one' && n.state === 'ready' && n.beat?.state === 'ready'), 'ready');
+        this.build = (await (await fetch(this.url + '/status')).json()).nodes.find((n) => n.state === 'ready').build;
         await work();
         const last = await beat(this.url);
         await stop(worker);
