@@ -83,7 +83,10 @@ typedef struct cuda_experts {
     double ship_ns;   /* a record's journey when the backend was opened */
     size_t n_shipped; /* since `departed`, and */
     size_t n_arrived; /* of those until `arrived` */
-    bool filling;     /* a slot of this layer is being filled for later steps, until: */
+    bool fills;       /* a slot of the running layer is to be filled for later steps */
+    expert_insert fill;
+    cuda_event sent;
+    bool filling; /* one of this layer is being filled, until: */
     uint32_t filling_layer;
     cuda_event filled;
     cuda_event departed;     /* a layer's first record, and */

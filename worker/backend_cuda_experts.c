@@ -56,6 +56,7 @@ bool cuda_read_choice(backend_cuda *b, const cuda_span *s) {
     cuda_end_segment(b);
     if (s->decodes) cuda_lane_wake(b);
     if (!CUDA_DO(b, cuStreamSynchronize, b->compute)) return false;
+    if (s->decodes) cuda_lane_wake(b);
     cuda_learn_journeys(b);
     size_t n_late = (size_t)LATE_ROWS * c->n_experts_used;
     memset(x->first, 0, (c->n_experts + 1) * sizeof *x->first);
@@ -95,33 +96,37 @@ static uint64_t *rebuild_row(const backend_cuda *b, uint32_t layer) {
     return row;
 }
 
-static void insert_now(backend_cuda *b, uint32_t layer, const expert_insert *insert) {
-    cuda_ship_to_slot(b, layer, insert, cuda_slot_at(b, (uint32_t)insert->slot));
-    expert_cache_commit(b->experts.cache, insert);
-}
-
-/* All experts of decoding rows to slots or staging, whose records are enough, or to the lane. */
-static void gather_step(backend_cuda *b, const cuda_span *s, uint32_t layer) {
+/* Which missing experts the lane takes and which come into slots; returns how many do.  What the
+ * lane has and the cache gets all the same is kept for cuda_fill(). */
+static size_t plan_step(backend_cuda *b, const cuda_span *s, uint32_t layer) {
     cuda_experts *x = &b->experts;
     cuda_await_filled(b, layer);
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
     cuda_begin_reads(b, layer);
     cuda_lane_choose(b, s, b->params.lane == CPU_LANE_ALL, b->layout.n_staging);
-    size_t n_misses = 0;
     int32_t filling = cuda_lane_fills(b);
     for (size_t i = 0; i < x->n_active; i++) {
         int32_t e = x->active[i];
-        n_misses += x->slots[i] == EXPERT_MISS && !x->on_cpu[i];
         if (x->on_cpu[i] && e != filling) expert_cache_pass_over(x->cache, (uint32_t)e);
     }
-    const expert_insert *later = NULL;
-    size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active);
+    size_t n_inserts = expert_cache_plan_inserts(x->cache, x->inserts, x->n_active), n = 0;
+    x->fills = false;
     for (size_t i = 0; i < n_inserts; i++) {
-        if (filling == (int32_t)x->inserts[i].expert)
-            later = &x->inserts[i];
-        else
-            insert_now(b, layer, &x->inserts[i]);
+        const expert_insert insert = x->inserts[i];
+        if (filling == (int32_t)insert.expert) {
+            x->fills = true;
+            x->fill = insert;
+        } else {
+            expert_cache_commit(x->cache, &insert);
+            x->inserts[n++] = insert;
+        }
     }
+    return n;
+}
+
+/* The layer's table goes to the device before records that would hold it up. */
+static uint64_t *send_places(backend_cuda *b, uint32_t layer) {
+    const cuda_experts *x = &b->experts;
     uint64_t *row = rebuild_row(b, layer);
     uint32_t n_staged = 0;
     for (size_t i = 0; i < x->n_active; i++) {
@@ -129,15 +134,29 @@ static void gather_step(backend_cuda *b, const cuda_span *s, uint32_t layer) {
         if (row[e] != 0 || x->on_cpu[i]) continue;
         CHECK(n_staged < b->layout.n_staging);
         row[e] = cuda_staging_at(b, n_staged++);
-        cuda_ship(b, layer, (uint32_t)e, row[e]);
-    }
-    if (n_misses > 0) cuda_await_shipped(b);
-    if (later != NULL) {
-        insert_now(b, layer, later);
-        cuda_note_filled(b, layer);
     }
     (void)CUDA_DO(b, cuMemcpyHtoDAsync, cuda_records_row(b, layer), row,
                   b->config->n_experts * sizeof *row, b->compute);
+    return row;
+}
+
+/* All experts of decoding rows to slots or staging, whose records are enough, or to the lane. */
+static void gather_step(backend_cuda *b, const cuda_span *s, uint32_t layer) {
+    const cuda_experts *x = &b->experts;
+    size_t n_shipped = plan_step(b, s, layer);
+    const uint64_t *row = send_places(b, layer);
+    for (size_t i = 0; i < n_shipped; i++)
+        cuda_ship_to_slot(b, layer, &x->inserts[i],
+                          cuda_slot_at(b, (uint32_t)x->inserts[i].slot));
+    for (size_t i = 0; i < x->n_active; i++) {
+        int32_t e = x->active[i];
+        if (x->on_cpu[i] || row[e] < cuda_staging_at(b, 0) ||
+            row[e] >= cuda_staging_at(b, b->layout.n_staging))
+            continue;
+        cuda_ship(b, layer, (uint32_t)e, row[e]);
+        n_shipped++;
+    }
+    if (n_shipped > 0) cuda_await_shipped(b);
 }
 
 /* Decoding rows: two launches. */
@@ -256,6 +275,7 @@ static void run_gathered(backend_cuda *b, const cuda_span *span, const layer_wei
         gather_step(b, &part, layer);
         cuda_lane_run(b, l, part.n_rows);
         cuda_lane_send(b, cuda_work_at(b, b->layout.work.foreign));
+        cuda_fill(b, layer);
         cuda_begin_segment(b);
         run_step(b, &part, l, layer, quantized);
     }

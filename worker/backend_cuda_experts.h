@@ -37,8 +37,9 @@ void cuda_ship_to_slot(backend_cuda *b, uint32_t layer, const expert_insert *ins
 void cuda_begin_reads(backend_cuda *b, uint32_t layer);
 /* The compute stream goes on when everything shipped so far is there. */
 void cuda_await_shipped(backend_cuda *b);
-/* What was shipped last fills a slot of the layer for later steps: nobody waits for it before. */
-void cuda_note_filled(backend_cuda *b, uint32_t layer);
+/* The slot that was planned to be filled for later steps gets its record, when what the running
+ * step has enqueued so far is over; nobody waits for it before. */
+void cuda_fill(backend_cuda *b, uint32_t layer);
 /* The layer's slots are about to be read again. */
 void cuda_await_filled(backend_cuda *b, uint32_t layer);
 /* The layer before has run: how long its records took. */

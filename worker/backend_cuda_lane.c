@@ -200,7 +200,8 @@ bool cuda_lane_takes_any(const backend_cuda *b) {
 }
 
 void cuda_lane_shipped(backend_cuda *b, size_t n, double ns) {
-    if (b->experts.lane != NULL) lane_rates_shipped(&b->experts.lane->rates, n, ns);
+    cuda_experts *x = &b->experts;
+    if (x->lane != NULL) lane_rates_shipped(&x->lane->rates, n, ns, x->n_on_cpu == 0);
 }
 
 void cuda_lane_enqueued(backend_cuda *b, size_t n, double ns) {

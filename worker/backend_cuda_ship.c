@@ -102,10 +102,16 @@ void cuda_await_shipped(backend_cuda *b) {
     (void)CUDA_DO(b, cuStreamWaitEvent, b->compute, b->experts.arrived, 0);
 }
 
-void cuda_note_filled(backend_cuda *b, uint32_t layer) {
+void cuda_fill(backend_cuda *b, uint32_t layer) {
     cuda_experts *x = &b->experts;
+    if (!x->fills) return;
+    x->fills = false;
     x->filling = true;
     x->filling_layer = layer;
+    (void)CUDA_DO(b, cuEventRecord, x->sent, b->compute);
+    (void)CUDA_DO(b, cuStreamWaitEvent, b->h2d, x->sent, 0);
+    cuda_ship_to_slot(b, layer, &x->fill, cuda_slot_at(b, (uint32_t)x->fill.slot));
+    expert_cache_commit(x->cache, &x->fill);
     (void)CUDA_DO(b, cuEventRecord, x->filled, b->h2d);
 }
 

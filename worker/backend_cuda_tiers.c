@@ -16,6 +16,7 @@ static status init_events(backend_cuda *b, error *err) {
     if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventCreate, &x->arrived, 0);
     if (rc == STATUS_OK)
         rc = CUDA_CALL(d, err, cuEventCreate, &x->filled, CUDA_EVENT_NO_TIMING);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventCreate, &x->sent, CUDA_EVENT_NO_TIMING);
     if (rc == STATUS_OK)
         rc = CUDA_CALL(d, err, cuEventCreate, &x->ahead_here, CUDA_EVENT_NO_TIMING);
     for (size_t i = 0; i < 2 && rc == STATUS_OK; i++)
@@ -214,6 +215,7 @@ void cuda_experts_release(backend_cuda *b) {
     }
     if (x->arrived != NULL) (void)d->cuEventDestroy(x->arrived);
     if (x->ahead_here != NULL) (void)d->cuEventDestroy(x->ahead_here);
+    if (x->sent != NULL) (void)d->cuEventDestroy(x->sent);
     if (x->filled != NULL) (void)d->cuEventDestroy(x->filled);
     if (x->departed != NULL) (void)d->cuEventDestroy(x->departed);
     expert_cache_free(x->cache);

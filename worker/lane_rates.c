@@ -5,6 +5,8 @@
 /* An expert's first row reads its weights, two megabytes, at what a core has of the memory's
  * bandwidth; a row more is arithmetic on what is in the cache. */
 static const double FIRST_NS = 400e3, MORE_NS = 64e3;
+/* A decoding step's layer, before and after its experts; not of all threads together. */
+static const double STEP_LAYER_NS = 40e3;
 /* A layer's weight in the sums after the next one, and that of the first estimates beside them:
  * as much as a quarter of a layer. */
 static const double DECAY = 0.96, FIRST_GUESS = 0.25;
@@ -14,7 +16,7 @@ static const double LEAST = 0.02;
 static const double NEWEST = 0.1;
 /* What a look costs a layer: the GPU waits for the host, its next launches for their turn, and of
  * what comes by itself a part would have come while other experts are computed. */
-static const double LOOK_NS = 45e3;
+static const double LOOK_NS = 60e3;
 /* The second way is begun below this share of the first one's time, and left above that. */
 static const double BEGIN_SHARE = 0.85, LEAVE_SHARE = 0.95;
 /* The host's calls for a record, before any is measured. */
@@ -22,23 +24,29 @@ static const double ENQUEUE_NS = 2e3;
 
 void lane_rates_init(lane_rates *r, uint32_t n_threads, double ship_ns, double output_share) {
     *r = (lane_rates){.begin_first_ns = FIRST_NS / n_threads,
-                      .begin_more_ns = MORE_NS / n_threads,
+                      .begin_more_ns = {STEP_LAYER_NS, MORE_NS / n_threads},
+                      .alone_ns = ship_ns,
                       .ship_ns = ship_ns,
                       .output_ns = ship_ns * output_share,
                       .enqueue_ns = ENQUEUE_NS};
     for (int i = 0; i < LANE_KINDS; i++) {
         r->lines[i].first_ns = r->begin_first_ns;
-        r->lines[i].more_ns = r->begin_more_ns;
+        r->lines[i].more_ns = r->begin_more_ns[i];
     }
 }
 
 double lane_rates_cost_ns(const lane_rates *r, lane_kind kind, uint32_t n_rows) {
     const lane_line *l = &r->lines[kind];
-    return l->first_ns + l->more_ns * (n_rows > 0 ? n_rows - 1 : 0);
+    return l->first_ns + (kind == LANE_STEPS || n_rows == 0 ? 0 : l->more_ns * (n_rows - 1));
+}
+
+/* What a layer takes once, whatever its experts. */
+static double layer_ns(const lane_rates *r, lane_kind kind) {
+    return kind == LANE_STEPS ? r->lines[kind].more_ns : 0;
 }
 
 /* u and v, the estimates by the first ones, that make u x + v y = 1 hold best. */
-static void fit(const lane_rates *r, lane_line *l) {
+static void fit(const lane_rates *r, lane_kind kind, lane_line *l) {
     double xx = l->ff + FIRST_GUESS, yy = l->mm + FIRST_GUESS;
     double x = l->f + FIRST_GUESS, y = l->m + FIRST_GUESS;
     double d = xx * yy - l->fm * l->fm; /* positive: the guesses are apart */
@@ -51,7 +59,7 @@ static void fit(const lane_rates *r, lane_line *l) {
         v = (y - u * l->fm) / yy;
     }
     l->first_ns = r->begin_first_ns * fmax(u, LEAST);
-    l->more_ns = r->begin_more_ns * fmax(v, LEAST);
+    l->more_ns = r->begin_more_ns[kind] * fmax(v, LEAST);
 }
 
 void lane_rates_add(lane_rates *r, lane_kind kind, size_t n_experts, size_t n_rows, double ns) {
@@ -59,21 +67,23 @@ void lane_rates_add(lane_rates *r, lane_kind kind, size_t n_experts, size_t n_ro
     double x = 0, y = 0; /* nothing is added */
     if (n_experts > 0 && ns > 0) {
         x = r->begin_first_ns * (double)n_experts / ns;
-        y = r->begin_more_ns * (double)(n_rows - n_experts) / ns;
+        double times = kind == LANE_STEPS ? 1 : (double)(n_rows - n_experts);
+        y = r->begin_more_ns[kind] * times / ns;
     }
     l->ff = l->ff * DECAY + x * x;
     l->fm = l->fm * DECAY + x * y;
     l->mm = l->mm * DECAY + y * y;
     l->f = l->f * DECAY + x;
     l->m = l->m * DECAY + y;
-    fit(r, l);
+    fit(r, kind, l);
 }
 
-void lane_rates_shipped(lane_rates *r, size_t n, double ns) {
+void lane_rates_shipped(lane_rates *r, size_t n, double ns, bool alone) {
     if (n == 0 || !(ns > 0)) return;
     double by = r->ship_ns > 0 ? r->output_ns / r->ship_ns : 0;
     r->ship_ns += NEWEST * (ns / (double)n - r->ship_ns);
     r->output_ns = by * r->ship_ns;
+    if (alone) r->alone_ns += NEWEST * (ns / (double)n - r->alone_ns);
 }
 
 void lane_rates_enqueued(lane_rates *r, size_t n, double ns) {
@@ -82,7 +92,7 @@ void lane_rates_enqueued(lane_rates *r, size_t n, double ns) {
 
 size_t lane_rates_split(const lane_rates *r, lane_kind kind, const uint32_t *rows, size_t n,
                         size_t most_cpu, size_t most_bus) {
-    double cpu_ns = 0, out_ns = 0, best_ns = HUGE_VAL;
+    double cpu_ns = layer_ns(r, kind), out_ns = 0, best_ns = HUGE_VAL;
     size_t best = 0;
     for (size_t k = 0; k <= n && k <= most_cpu; k++) {
         if (k > 0) {
@@ -116,7 +126,8 @@ void lane_rates_step(lane_rates *r, uint32_t n_rows, double misses) {
 static double split_ns(const lane_rates *r, size_t n) {
     double each = lane_rates_cost_ns(r, LANE_STEPS, 1) + r->output_ns, best = HUGE_VAL;
     for (size_t k = 0; k <= n; k++) {
-        double cpu = each * (double)k, bus = r->ship_ns * (double)(n - k);
+        double cpu = k > 0 ? layer_ns(r, LANE_STEPS) + each * (double)k : 0,
+               bus = r->ship_ns * (double)(n - k);
         best = fmin(best, fmax(cpu, bus));
     }
     return best;
@@ -128,5 +139,5 @@ bool lane_rates_gathers(lane_rates *r, uint32_t n_rows) {
     double below = split_ns(r, (size_t)whole), above = split_ns(r, (size_t)whole + 1);
     double split = LOOK_NS + below + (n - whole) * (above - below);
     double share = r->gathers ? LEAVE_SHARE : BEGIN_SHARE;
-    return r->gathers = split < share * n * r->ship_ns;
+    return r->gathers = split < share * n * r->alone_ns;
 }

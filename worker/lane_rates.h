@@ -1,8 +1,9 @@
 /* lane_rates.h - what a missing expert costs on the CPU and on the bus, learnt as it happens, and
  * who takes it.
  *
- * An expert of n rows takes first + more * (n - 1) on the CPU, where it runs beside others on all
- * threads.  Both are fitted by least squares to what layers took, for decoding steps and for
+ * In a prompt an expert of n rows takes first + more * (n - 1) on the CPU, where it runs beside
+ * others on all threads; in a decoding step, where rows are one or few, it takes first, and the
+ * layer takes more once, for the threads to meet.  Both are fitted by least squares to what layers took, for decoding steps and for
  * prompts by themselves; what is old weighs less, and where nothing is measured the estimates go
  * back to what they were at first.  On the bus a record takes ship_ns, and a row of the CPU's
  * outputs its share of that.
@@ -33,11 +34,12 @@ typedef struct lane_line {
 
 typedef struct lane_rates {
     lane_line lines[LANE_KINDS];
-    double begin_first_ns, begin_more_ns; /* the estimates at first */
-    double ship_ns;                       /* a record's journey */
-    double output_ns;                     /* that of a row of outputs */
-    double enqueue_ns;                    /* the host's time to send a record on its way */
-    double misses;                        /* of a layer, in steps of n_rows */
+    double begin_first_ns, begin_more_ns[LANE_KINDS]; /* the estimates at first */
+    double alone_ns;                                  /* a record's journey without the lane */
+    double ship_ns;                                   /* the same, of late */
+    double output_ns;                                 /* that of a row of outputs */
+    double enqueue_ns; /* the host's time to send a record on its way */
+    double misses;     /* of a layer, in steps of n_rows */
     uint32_t n_rows;
     bool gathers; /* decoding steps take the second way */
 } lane_rates;
@@ -45,12 +47,13 @@ typedef struct lane_rates {
 /* ship_ns is measured; output_share: a row of outputs by the bytes of a record. */
 void lane_rates_init(lane_rates *r, uint32_t n_threads, double ship_ns, double output_share);
 
+/* An expert, without what its layer takes once. */
 double lane_rates_cost_ns(const lane_rates *r, lane_kind kind, uint32_t n_rows);
 
 /* A layer took so long: n_experts on the CPU with n_rows in all; none: what is known ages. */
 void lane_rates_add(lane_rates *r, lane_kind kind, size_t n_experts, size_t n_rows, double ns);
-/* n records were under way for so long together. */
-void lane_rates_shipped(lane_rates *r, size_t n, double ns);
+/* n records were under way for so long together; alone: the CPU had nothing to do beside. */
+void lane_rates_shipped(lane_rates *r, size_t n, double ns, bool alone);
 /* The host took so long to send n records on their way. */
 void lane_rates_enqueued(lane_rates *r, size_t n, double ns);
 
