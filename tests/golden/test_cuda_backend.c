@@ -308,13 +308,15 @@ static void the_cpu_lane_changes_rounding_alone(void **state) {
     }
 }
 
-enum { COMPANY = 5 };
+enum { COMPANY = 5, COMPANY_ROWS = N_IDS + 3 * COMPANY };
 
-/* A prompt, then steps of as many sequences as are there, each with tokens of its own; twice. */
-static void run_company(const model_params *p, float *logits, uint64_t *on_cpu) {
+/* A prompt, then steps of as many sequences as are there, each with tokens of its own; twice.  The
+ * caller frees the logits. */
+static float *run_company(const model_params *p, size_t *n_vocab, uint64_t *on_cpu) {
     run r;
     run_open(&r, slots_path(), p);
-    size_t n = r.config->n_vocab;
+    float *logits = new_logits(&r, COMPANY_ROWS);
+    size_t n = *n_vocab = r.config->n_vocab;
     for (int round = 0; round < 2; round++) {
         float *out = logits;
         for (uint32_t s = 0; s < COMPANY; s++)
@@ -334,21 +336,19 @@ static void run_company(const model_params *p, float *logits, uint64_t *on_cpu) 
         on_cpu[round] = stats.lane_experts;
     }
     run_close(&r);
+    return logits;
 }
 
 /* Of a bus that looks slow the lane takes over: of prompts, and of steps whose pairs are more than
  * there are staging records, looked at once a layer, recorded and replayed. */
 static void the_cpu_lane_takes_what_the_bus_is_slow_to_bring(void **state) {
     (void)state;
-    enum { ROWS = N_IDS + 3 * COMPANY };
+    size_t n_vocab = 0;
     model_params p = params_of(BACKEND_CPU, ACTIVATIONS_F32, 0, 4);
     p.n_states = COMPANY;
     p.n_pages = 2 * COMPANY;
     uint64_t on_cpu[2] = {0};
-    float *expected = calloc((size_t)2 * ROWS * 1024, sizeof *expected);
-    float *got = expected + (size_t)ROWS * 1024;
-    assert_non_null(expected);
-    run_company(&p, expected, on_cpu);
+    float *expected = run_company(&p, &n_vocab, on_cpu);
     p.backend = BACKEND_CUDA;
     p.n_slots = few_slots();
     p.lane = CPU_LANE_ON;
@@ -356,9 +356,10 @@ static void the_cpu_lane_takes_what_the_bus_is_slow_to_bring(void **state) {
     const char *const bus_ms[] = {"10000", "3"};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(setenv("SILICEO_DOUBLE_ELAPSED_MS", bus_ms[i], 1), 0);
-        run_company(&p, got, on_cpu);
+        float *got = run_company(&p, &n_vocab, on_cpu);
         assert_int_equal(unsetenv("SILICEO_DOUBLE_ELAPSED_MS"), 0);
-        float d = most_apart(expected, got, (size_t)ROWS * 384);
+        float d = most_apart(expected, got, COMPANY_ROWS * n_vocab);
+        free(got);
         if (!(d <= 1e-4f)) fail_msg("a bus of %s ms: %g", bus_ms[i], (double)d);
         if (getenv("SILICEO_TEST_BACKEND") != NULL || i > 0) continue;
         assert_true(on_cpu[0] > 0);
