@@ -116,8 +116,7 @@ typedef struct backend_ops {
 
     status (*begin)(backend *b, const batch *step, error *err);
     void (*embed)(backend *b, const weight_matrix *table);
-    /* Instead of embed, in an MTP block: BUFFER_RESIDUAL = in (norm(embedding) | norm(before)).
-     * NULL: this device runs none. */
+    /* Instead of embed, in an MTP block: BUFFER_RESIDUAL = in (norm(embedding) | norm(before)). */
     void (*embed_after)(backend *b, const weight_matrix *table, const block_weights *block,
                         input_forms forms);
     void (*norm)(backend *b, const weight_vector *weight, input_forms forms);

@@ -113,6 +113,7 @@ static void send_batch(backend_cuda *b) {
     }
     size_t n = w->embed_rows - w->runs + send_rows(b);
     (void)CUDA_DO(b, cuMemcpyHtoDAsync, cuda_work_at(b, w->runs), b->pinned, n, b->compute);
+    cuda_send_before(b);
     if (b->batch.routed == NULL) return;
     size_t routed =
         (size_t)b->config->n_layers * v->n_rows * b->config->n_experts_used * sizeof(int32_t);
@@ -320,6 +321,7 @@ static const backend_ops cuda_ops = {
     .close = cuda_close,
     .begin = cuda_begin,
     .embed = cuda_embed,
+    .embed_after = cuda_embed_after,
     .norm = cuda_norm,
     .project = cuda_project,
     .delta_net = cuda_delta_net,

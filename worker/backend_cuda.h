@@ -273,6 +273,11 @@ void cuda_multiply_gated(backend_cuda *b, const weight_matrix *gate, const weigh
 void cuda_swiglu(backend_cuda *b, const float *gate, const float *up, float *out, void *act,
                  size_t n_rows, uint32_t n_cols);
 
+/* block: the beginning of an MTP block (backend_cuda_block.c) */
+void cuda_send_before(backend_cuda *b);
+void cuda_embed_after(backend *base, const weight_matrix *table, const block_weights *block,
+                      input_forms forms);
+
 /* lane: experts on the CPU, at the same time as the GPU (backend_cuda_lane.c).  All of it does
  * nothing where there is no lane. */
 status cuda_lane_open(cuda_lane **out, backend_cuda *b, error *err);

@@ -93,6 +93,8 @@ status drafter_model_open(drafter **out, const drafter_model_params *params, err
 
 typedef struct drafter_mtp_params {
     const gguf_file *file; /* of the model; must outlive the drafter */
+    const model *whole;    /* the same; NULL where the block computes on another device */
+    backend_kind backend;
     uint32_t n_threads;
     kv_type kv;
     activation_type activations;
@@ -107,6 +109,8 @@ typedef struct drafter_mtp_params {
 /* Bytes of the file that a guess of the block reads; those of the head are the model's where it
  * computes on the CPU as well. */
 status drafter_mtp_file_bytes(uint64_t *out, const gguf_file *file, bool with_head, error *err);
+/* VRAM of the block on a GPU beside its model; params->whole is not asked. */
+status drafter_mtp_vram_bytes(uint64_t *out, const drafter_mtp_params *params, error *err);
 /* STATUS_BAD_INPUT when the file has no block. */
 status drafter_mtp_open(drafter **out, const drafter_mtp_params *params, error *err);
 

@@ -34,7 +34,8 @@ typedef struct mtp {
     mtp_place *places;
     model_segment *segments; /* [n_places] */
     mtp_place **in_step;     /* [n_places] */
-    float *logits;           /* [n_places][n_vocab] */
+    float *logits;           /* [n_places][n_vocab], NULL: the device finds the largest */
+    model_best *best;        /* [n_places] */
 } mtp;
 
 static uint32_t pages_for(uint32_t n_tokens) {
@@ -131,16 +132,27 @@ static size_t plan_held(mtp *d, drafter_ask *asks, size_t n_asks) {
     return n;
 }
 
+/* Run n segments; the largest logit of each is in d->best. */
+static status run(mtp *d, size_t n, error *err) {
+    const uint32_t n_vocab = model_configuration(d->block)->n_vocab;
+    if (d->logits == NULL)
+        return model_step_best(d->block, d->segments, n, d->params.n_vocab, d->best, err);
+    status rc = model_step(d->block, d->segments, n, d->logits, err);
+    for (size_t i = 0; i < n && rc == STATUS_OK; i++)
+        d->best[i].id = largest(d->logits + i * n_vocab, d->params.n_vocab);
+    return rc;
+}
+
 /* A guess of each; who wants more goes on behind it with the block's own row. */
 static size_t take_and_plan(mtp *d, size_t n_places) {
-    const uint32_t n_vocab = model_configuration(d->block)->n_vocab;
     size_t n = 0;
     for (size_t i = 0; i < n_places; i++) {
         mtp_place *p = d->in_step[i];
         drafter_ask *ask = p->ask;
-        int32_t *guess = &ask->guesses[ask->n_guesses++];
-        *guess = largest(d->logits + i * n_vocab, d->params.n_vocab);
-        if (ask->n_guesses == ask->depth) continue;
+        int32_t *guess = &ask->guesses[ask->n_guesses];
+        *guess = d->best[i].id;
+        if (*guess < 0) continue; /* no logit is a number */
+        if (++ask->n_guesses == ask->depth) continue;
         ask->n_read++;
         d->segments[n] = (model_segment){.state = (uint32_t)(p - d->places),
                                          .position = p->n_run + ask->n_guesses - 1,
@@ -160,7 +172,7 @@ static status mtp_guess(drafter *base, drafter_ask *asks, size_t n_asks, error *
     mtp *d = (mtp *)base;
     size_t n = plan_held(d, asks, n_asks);
     while (n > 0) {
-        status rc = model_step(d->block, d->segments, n, d->logits, err);
+        status rc = run(d, n, err);
         if (rc != STATUS_OK) return rc;
         n = take_and_plan(d, n);
     }
@@ -177,6 +189,7 @@ static void mtp_close(drafter *base) {
         free(d->places[i].last);
         free(d->places[i].pages);
     }
+    free(d->best);
     free(d->logits);
     free(d->in_step);
     free(d->segments);
@@ -194,9 +207,11 @@ static status make_places(mtp *d, error *err) {
     d->places = calloc(p->n_places, sizeof *d->places);
     d->segments = calloc(p->n_places, sizeof *d->segments);
     d->in_step = calloc(p->n_places, sizeof(mtp_place *));
-    d->logits = calloc((size_t)p->n_places * c->n_vocab, sizeof *d->logits);
-    bool whole =
-        d->places != NULL && d->segments != NULL && d->in_step != NULL && d->logits != NULL;
+    d->best = calloc(p->n_places, sizeof *d->best);
+    if (!model_finds_best(d->block))
+        d->logits = calloc((size_t)p->n_places * c->n_vocab, sizeof *d->logits);
+    bool whole = d->places != NULL && d->segments != NULL && d->in_step != NULL &&
+                 d->best != NULL && (d->logits != NULL || model_finds_best(d->block));
     for (uint32_t i = 0; whole && i < p->n_places; i++) {
         mtp_place *place = &d->places[i];
         place->held = calloc((size_t)p->cap_held * c->n_embd, sizeof *place->held);
@@ -209,23 +224,27 @@ static status make_places(mtp *d, error *err) {
                      p->n_places);
 }
 
+static model_params params_of_block(const drafter_mtp_params *p) {
+    return (model_params){.backend = p->backend,
+                          .n_threads = p->n_threads,
+                          .kv = p->kv,
+                          .activations = p->activations,
+                          .n_pages = p->n_pages,
+                          .n_states = p->n_places,
+                          .max_rows = p->max_rows,
+                          .max_outputs = p->n_places,
+                          .inserts_per_layer = 1};
+}
+
 status drafter_mtp_open(drafter **out, const drafter_mtp_params *params, error *err) {
     *out = NULL;
     mtp *d = calloc(1, sizeof *d);
     if (d == NULL) return error_set(err, STATUS_NO_MEMORY, "MTP block: no memory");
     d->base.ops = &ops;
     d->params = *params;
-    const model_params p = {.backend = BACKEND_CPU,
-                            .n_threads = params->n_threads,
-                            .kv = params->kv,
-                            .activations = params->activations,
-                            .n_pages = params->n_pages,
-                            .n_states = params->n_places,
-                            .max_rows = params->max_rows,
-                            .max_outputs = params->n_places,
-                            .inserts_per_layer = 1};
+    const model_params p = params_of_block(params);
     CHECK(params->max_rows >= params->n_places * params->cap_held);
-    status rc = model_open_block(&d->block, params->file, &p, err);
+    status rc = model_open_block(&d->block, params->file, params->whole, &p, err);
     if (rc == STATUS_OK) rc = kv_pages_new(&d->pages, params->n_pages, err);
     if (rc == STATUS_OK) rc = make_places(d, err);
     if (rc != STATUS_OK) {
@@ -236,22 +255,46 @@ status drafter_mtp_open(drafter **out, const drafter_mtp_params *params, error *
     return STATUS_OK;
 }
 
+static status map_block(model_config *c, model_weights *w, const gguf_file *file, error *err) {
+    memset(w, 0, sizeof *w);
+    status rc = model_config_read(c, file, err);
+    if (rc == STATUS_OK && c->n_mtp_layers == 0)
+        rc = error_set(err, STATUS_BAD_INPUT, "the file has no MTP block");
+    if (rc != STATUS_OK) return rc;
+    model_config_of_block(c);
+    return model_weights_map_block(w, c, file, err);
+}
+
 status drafter_mtp_file_bytes(uint64_t *out, const gguf_file *file, bool with_head,
                               error *err) {
     model_config c;
-    model_weights w = {0};
+    model_weights w;
     *out = 0;
-    status rc = model_config_read(&c, file, err);
-    if (rc == STATUS_OK && c.n_mtp_layers == 0)
-        rc = error_set(err, STATUS_BAD_INPUT, "the file has no MTP block");
-    if (rc != STATUS_OK) return rc;
-    model_config_of_block(&c);
-    rc = model_weights_map_block(&w, &c, file, err);
+    status rc = map_block(&c, &w, file, err);
     if (rc == STATUS_OK) {
-        *out = cuda_backbone_walk(&w, NULL, NULL) + w.block.in.row_bytes * w.block.in.n_rows;
+        *out = cuda_backbone_walk(&w, NULL, NULL);
         if (!with_head) *out -= w.head.row_bytes * w.head.n_rows;
         if (c.moe) *out += layer_expert_bytes(&w.layers[0]) * c.n_experts;
     }
+    model_weights_release(&w);
+    return rc;
+}
+
+status drafter_mtp_vram_bytes(uint64_t *out, const drafter_mtp_params *params, error *err) {
+    model_config c, whole;
+    model_weights w, trunk = {0};
+    *out = 0;
+    status rc = map_block(&c, &w, params->file, err);
+    if (rc == STATUS_OK) rc = model_config_read(&whole, params->file, err);
+    if (rc == STATUS_OK) rc = model_weights_map(&trunk, &whole, params->file, err);
+    if (rc == STATUS_OK) {
+        const model_params p = params_of_block(params);
+        cuda_layout l;
+        if (w.head.data == trunk.head.data) w.head.data = NULL; /* it is there already */
+        cuda_layout_make(&l, &c, &w, &p);
+        *out = l.total_bytes;
+    }
+    model_weights_release(&trunk);
     model_weights_release(&w);
     return rc;
 }

@@ -80,20 +80,26 @@ static bool has_block(const gguf_file *file, const model_config *c) {
     return c->n_mtp_layers > 0 && gguf_find_tensor(file, name) != NULL;
 }
 
-static drafter_mtp_params params_of_block(const engine *e) {
-    const engine_params *p = &e->params;
-    uint32_t held = 1 + e->plan.n_guesses, most = p->n_sequences * held;
-    return (drafter_mtp_params){.file = e->file,
+/* Without what is known of an open engine alone. */
+static drafter_mtp_params params_of_block(const engine_params *p, const gguf_file *file,
+                                          uint32_t n_guesses) {
+    uint32_t held = 1 + n_guesses, most = p->n_sequences * held;
+    return (drafter_mtp_params){.file = file,
+                                .backend = draft_backend(p),
                                 .n_threads =
                                     p->n_threads > 0 ? p->n_threads : pool_usable_cores(),
                                 .kv = p->kv,
                                 .activations = p->activations,
                                 .n_places = p->n_sequences,
-                                .n_context = e->plan.n_context,
-                                .n_pages = e->plan.n_pages,
                                 .cap_held = held,
-                                .max_rows = most > BLOCK_ROWS ? most : BLOCK_ROWS,
-                                .n_vocab = e->context.n_vocab};
+                                .max_rows = most > BLOCK_ROWS ? most : BLOCK_ROWS};
+}
+
+/* Pages that a model on the GPU may get at most. */
+static uint32_t most_pages(const engine_params *p, const model_config *c) {
+    uint32_t context = p->n_context > 0 ? p->n_context : c->n_context;
+    if (p->n_context == 0 && context > MOST_AUTO_CONTEXT) context = MOST_AUTO_CONTEXT;
+    return (context + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS * p->n_sequences;
 }
 
 /* On the GPU it is planned with as many pages as the model may get at most. */
@@ -101,7 +107,6 @@ static status plan_draft_vram(const engine_params *p, const gguf_file *target,
                               const model_config *c, plan_request *wish, error *err) {
     uint32_t context = p->n_context > 0 ? p->n_context : c->n_context;
     if (p->n_context == 0 && context > MOST_AUTO_CONTEXT) context = MOST_AUTO_CONTEXT;
-    uint32_t each = (context + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
     const drafter_model_params draft = {.path = p->draft_path,
                                         .target = target,
                                         .backend = BACKEND_CUDA,
@@ -110,7 +115,7 @@ static status plan_draft_vram(const engine_params *p, const gguf_file *target,
                                         .activations = p->activations,
                                         .n_places = p->n_sequences,
                                         .n_context = context,
-                                        .n_pages = each * p->n_sequences,
+                                        .n_pages = most_pages(p, c),
                                         .depth = dear_depth(p, wish->n_guesses)};
     drafter_model_parts parts;
     status rc = drafter_model_measure(&parts, &draft, err);
@@ -131,11 +136,17 @@ static status plan_draft(const engine_params *p, const gguf_file *target, const 
         p->n_sequences * (dear_depth(p, wish->n_guesses) + 1), err);
 }
 
-/* The block computes on the CPU: beside a GPU it reads the head from the file as well. */
+/* On the GPU the block reads the model's head; on the CPU beside one it reads the file's. */
 static status plan_block(const engine_params *p, const gguf_file *file, const model_config *c,
                          plan_request *wish, error *err) {
     if (!has_block(file, c))
         return error_set(err, STATUS_BAD_INPUT, "speculate = mtp: the file has no MTP block");
+    wish->draft_is_block = true;
+    if (draft_backend(p) == BACKEND_CUDA) {
+        drafter_mtp_params block = params_of_block(p, file, wish->n_guesses);
+        block.n_pages = most_pages(p, c);
+        return drafter_mtp_vram_bytes(&wish->draft_vram_bytes, &block, err);
+    }
     status rc =
         drafter_mtp_file_bytes(&wish->draft_bytes, file, wish->backend == BACKEND_CUDA, err);
     model_config block = *c;
@@ -143,7 +154,6 @@ static status plan_block(const engine_params *p, const gguf_file *file, const mo
     wish->draft_page_bytes = plan_page_bytes(&block, p->kv);
     wish->draft_bytes += (uint64_t)p->n_sequences * sizeof(float) *
                          (c->n_vocab + (uint64_t)(wish->n_guesses + 2) * c->n_embd);
-    wish->draft_is_block = true;
     return rc;
 }
 
@@ -230,7 +240,11 @@ status engine_open_guesses(engine *e, error *err) {
         rc = drafter_model_open(&kinds[DRAFTER_MODEL], &p, err);
     }
     if (rc == STATUS_OK && e->params.speculate == SPECULATE_MTP) {
-        const drafter_mtp_params p = params_of_block(e);
+        drafter_mtp_params p = params_of_block(&e->params, e->file, depth);
+        p.whole = p.backend == e->params.backend ? e->model : NULL;
+        p.n_context = e->plan.n_context;
+        p.n_pages = e->plan.n_pages;
+        p.n_vocab = e->context.n_vocab;
         rc = drafter_mtp_open(&kinds[DRAFTER_MTP], &p, err);
     }
     if (rc != STATUS_OK) {

@@ -82,8 +82,11 @@ static inline float *rows_of(const golden *g, const model_params *p) {
     return rows;
 }
 
-static inline drafter *open_drafter(const gguf_file *file, uint32_t cap_held) {
+static inline drafter *open_drafter(const gguf_file *file, const model *whole,
+                                    backend_kind backend, uint32_t cap_held) {
     const drafter_mtp_params p = {.file = file,
+                                  .whole = whole,
+                                  .backend = backend,
                                   .n_threads = 1,
                                   .kv = KV_F32,
                                   .activations = ACTIVATIONS_F32,

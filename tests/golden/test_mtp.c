@@ -19,7 +19,8 @@ static void the_block_gives_the_recorded_logits(void **state) {
         error err = {0};
         float *rows = rows_of(g, &p);
         assert_int_equal(gguf_open(&file, g->path, &err), STATUS_OK);
-        if (model_open_block(&block, file, &p, &err) != STATUS_OK) fail_msg("%s", err.text);
+        if (model_open_block(&block, file, NULL, &p, &err) != STATUS_OK)
+            fail_msg("%s", err.text);
         const uint32_t n_vocab = model_configuration(block)->n_vocab;
         float *logits = calloc((size_t)N_PAIRS * n_vocab, sizeof *logits);
         float *expected = read_floats(g->logits, g->n_positions * n_vocab);
@@ -59,7 +60,7 @@ static void drafts_are_those_recorded_however_rows_come(void **state) {
         error err = {0};
         assert_int_equal(gguf_open(&file, g->path, &err), STATUS_OK);
         for (size_t k = 0; k < sizeof pieces / sizeof pieces[0]; k++) {
-            drafter *d = open_drafter(file, 5);
+            drafter *d = open_drafter(file, NULL, BACKEND_CPU, 5);
             int32_t guesses[4];
             for (uint32_t at = 0; at < N_PAIRS; at += pieces[k]) {
                 uint32_t n = N_PAIRS - at < pieces[k] ? N_PAIRS - at : pieces[k];
@@ -86,7 +87,7 @@ static void what_it_has_not_seen_it_does_not_guess(void **state) {
     error err = {0};
     int32_t guesses[2];
     assert_int_equal(gguf_open(&file, g->path, &err), STATUS_OK);
-    drafter *d = open_drafter(file, 3);
+    drafter *d = open_drafter(file, NULL, BACKEND_CPU, 3);
     assert_int_equal(guess(d, g, 10, 2, guesses), 0);
     see(d, g, rows, 64, 0, 10);
     assert_int_equal(guess(d, g, 13, 2, guesses), 0); /* two rows are missing */
@@ -104,7 +105,7 @@ static void a_file_without_a_block_is_refused(void **state) {
     error err = {0};
     const model_params p = float_params();
     assert_int_equal(gguf_open(&file, "deploy/models/demo.gguf", &err), STATUS_OK);
-    assert_int_equal(model_open_block(&block, file, &p, &err), STATUS_BAD_INPUT);
+    assert_int_equal(model_open_block(&block, file, NULL, &p, &err), STATUS_BAD_INPUT);
     assert_null(block);
     assert_non_null(strstr(err.text, "MTP"));
     gguf_close(file);

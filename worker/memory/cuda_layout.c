@@ -43,6 +43,9 @@ uint64_t cuda_backbone_walk(model_weights *w, cuda_backbone_visit visit, void *c
     walker k = {visit, context, 0};
     walk_matrix(&k, &w->head);
     walk_vector(&k, &w->output_norm, false);
+    walk_matrix(&k, &w->block.in);
+    walk_vector(&k, &w->block.embedding_norm, false);
+    walk_vector(&k, &w->block.hidden_norm, false);
     for (uint32_t i = 0; i < w->n_layers; i++) {
         layer_weights *l = &w->layers[i];
         weight_matrix *matrices[] = {&l->q,  &l->k,     &l->v,      &l->attn_out,   &l->qkv,
@@ -197,6 +200,11 @@ static uint64_t lay_work(cuda_layout *out, const model_config *c, const model_we
     w->final = take_floats(k, p->max_outputs, c->n_embd);
     w->final_act = take_acts(k, p->max_outputs, c->n_embd);
     w->turns = take(k, (uint64_t)out->n_decode * c->n_key_heads * sizeof(uint32_t));
+    if (weights->block.in.data != NULL) {
+        w->before = take_floats(k, p->max_rows, c->n_embd);
+        w->pair = take_floats(k, p->max_rows, 2 * (uint64_t)c->n_embd);
+        w->pair_rows_act = take_acts(k, p->max_rows, 2 * (uint64_t)c->n_embd);
+    }
     if (c->moe) lay_choice(out, k, c, p);
     uint64_t begin = k->at;
     lay_mixers(out, k, c, p);

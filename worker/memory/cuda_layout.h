@@ -62,7 +62,9 @@ typedef struct cuda_work {
     uint64_t records;               /* [layers][experts] device addresses, 0: not here */
     uint64_t slot_of;               /* [layers][experts] */
     uint64_t slot_owner, slot_step; /* [n_slots] */
-    uint64_t wave_records;          /* [CUDA_MOST_WAVES][experts], of the running layer */
+    uint64_t before, pair,
+        pair_rows_act;     /* of an MTP block: [rows][E] twice, and side by side */
+    uint64_t wave_records; /* [CUDA_MOST_WAVES][experts], of the running layer */
     uint64_t pair_row, pair_out, group_first, tiles, n_tiles;
     uint64_t pair_gate, pair_up, pair_act; /* [pairs][n_ff] */
     uint64_t pair_down;                    /* [pairs][n_embd] */

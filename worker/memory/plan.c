@@ -484,9 +484,14 @@ static void add_cuda_lines(memory_plan *plan, const model_config *c, const model
     (void)snprintf(note, NOTE_BYTES, "%u rows of %u", plan->max_outputs, c->n_vocab);
     if (r->draft_vram_bytes > 0) {
         note = add_line(plan, "draft model", PLAN_VRAM, draft_bytes(r));
-        (void)snprintf(note, NOTE_BYTES,
-                       "its head and last %u of %u layers, pages, states; up to %u guesses",
-                       r->draft_gpu_layers, r->draft_layers, r->n_guesses);
+        if (r->draft_is_block) {
+            (void)snprintf(note, NOTE_BYTES, "the MTP block and its pages; up to %u guesses",
+                           r->n_guesses);
+        } else {
+            (void)snprintf(note, NOTE_BYTES,
+                           "its head and last %u of %u layers, pages, states; up to %u guesses",
+                           r->draft_gpu_layers, r->draft_layers, r->n_guesses);
+        }
     }
     note = add_line(plan, "driver", PLAN_DRIVER, driver_bytes(r));
     (void)snprintf(note, NOTE_BYTES, "context, kernels and graphs, %s",

@@ -140,8 +140,17 @@ static status read_weights(model *m, const gguf_file *file, bool block, error *e
     return rc == STATUS_OK ? model_weights_map_block(&m->weights, &m->config, file, err) : rc;
 }
 
+/* The head is where the whole model has it, and is not loaded again. */
+static void share_head(model *m, const model *whole) {
+    weight_matrix *head = &m->weights_of.head;
+    if (whole == NULL || head->data != whole->weights.head.data) return;
+    if (m->params.backend == BACKEND_CPU) return; /* both read the file */
+    head->place = whole->weights_of.head.place;
+    head->data = NULL;
+}
+
 static status open_whole(model **out, const gguf_file *file, const model_params *params,
-                         bool block, error *err) {
+                         bool block, const model *whole, error *err) {
     *out = NULL;
     model *m = calloc(1, sizeof *m);
     if (m == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory");
@@ -152,6 +161,7 @@ static status open_whole(model **out, const gguf_file *file, const model_params 
     if (rc != STATUS_OK) goto fail;
     rc = cut_layers(m, err);
     if (rc != STATUS_OK) goto fail;
+    share_head(m, whole);
     rc = open_backend(m, err);
     if (rc != STATUS_OK) goto fail;
     rc = forward_init(&m->pass, &m->config_of, &m->weights_of, m->device, params->activations,
@@ -167,16 +177,12 @@ fail:
 }
 
 status model_open(model **out, const gguf_file *file, const model_params *params, error *err) {
-    return open_whole(out, file, params, false, err);
+    return open_whole(out, file, params, false, NULL, err);
 }
 
-status model_open_block(model **out, const gguf_file *file, const model_params *params,
-                        error *err) {
-    if (params->backend != BACKEND_CPU) {
-        *out = NULL;
-        return error_set(err, STATUS_BAD_INPUT, "model: an MTP block runs on the CPU alone");
-    }
-    return open_whole(out, file, params, true, err);
+status model_open_block(model **out, const gguf_file *file, const model *whole,
+                        const model_params *params, error *err) {
+    return open_whole(out, file, params, true, whole, err);
 }
 
 void model_close(model *m) {

@@ -139,13 +139,15 @@ typedef void (*model_tap)(void *context, const char *what, uint32_t layer, const
 status model_open(model **out, const gguf_file *file, const model_params *params, error *err);
 void model_close(model *m); /* accepts NULL */
 
-/* The file's MTP block (spec 4.9) as a model of its own, on the CPU: a layer of full attention
+/* The file's MTP block (spec 4.9) as a model of its own: a layer of full attention
  * whose input is made of a token and the row before it, and whose logits are those of the token
  * after it.  Position t is that of the row before.  Its rows after the norm before the head are
  * what a further guess has for `before`.  No recurrent states: n_states is how many sequences
- * may be in a step.  STATUS_BAD_INPUT when the file has no block. */
-status model_open_block(model **out, const gguf_file *file, const model_params *params,
-                        error *err);
+ * may be in a step.  STATUS_BAD_INPUT when the file has no block.
+ * whole: the model of the same file, which outlives it, on the same backend; the block reads that
+ * one's head where it has none of its own.  NULL: it has a head for itself. */
+status model_open_block(model **out, const gguf_file *file, const model *whole,
+                        const model_params *params, error *err);
 
 const model_config *model_configuration(const model *m);
 
