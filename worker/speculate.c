@@ -19,7 +19,7 @@ static const double WORTH = 1.1;          /* gain below which no guess is run */
 enum {
     OFF_TOKENS = 64,
     MAX_OFF_SHIFT = 5,
-    PLAIN_EVERY = 32, /* steps; one without guesses, to know what that costs now */
+    PLAIN_EVERY = 64, /* steps; two without guesses, to know what that costs now */
     ENOUGH = 3,
     MEASURED = 5,
     MEASURED_ROWS = 64,
@@ -77,7 +77,8 @@ struct speculate {
     int32_t *guesses;
     uint32_t cap_depth;
     double token_ns;     /* what a token takes without guesses */
-    uint32_t n_guessing; /* steps with guesses since the last without */
+    uint32_t n_guessing; /* steps with guesses since two without, one after the other */
+    uint32_t n_plain;    /* steps without since the last with */
     speculate_stats stats;
 };
 
@@ -213,7 +214,9 @@ static void correct_charges(speculate *s, double took_ns) {
 void speculate_note_step(speculate *s, uint32_t n_rows, uint64_t took_ns) {
     if (s->n_guesses > 0 && n_rows == s->n_entries + s->n_guesses)
         correct_charges(s, (double)took_ns);
-    row_cost_note(&s->cost, n_rows, took_ns, s->n_guesses == 0);
+    /* The first step after those with guesses finds other things in the caches. */
+    if (s->n_guesses > 0 || s->n_guessing == 0)
+        row_cost_note(&s->cost, n_rows, took_ns, s->n_guesses == 0);
     s->n_guesses = 0;
 }
 
@@ -495,7 +498,9 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
     }
     s->n_entries = (uint32_t)n;
     s->n_guesses = (uint32_t)(rows - n);
-    s->n_guessing = rows > n ? s->n_guessing + 1 : 0;
+    s->n_plain = rows > n ? 0 : s->n_plain + 1;
+    if (rows > n) s->n_guessing++;
+    if (s->n_plain > 1) s->n_guessing = 0;
     if (rows > n) s->row_ns = (step_ns(s, rows) - step_ns(s, n)) / (double)(rows - n);
     return STATUS_OK;
 }
