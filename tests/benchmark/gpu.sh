@@ -182,6 +182,7 @@ run_correct() {
         compare lane-$chunk 75 kl_mean 1e-3 "--backend $backend --slots 64 --chunk $chunk" \
             "--backend $backend --slots 64 --chunk $chunk --cpu-lane on"
     done
+    compare lane-all-1 75 kl_mean 1e-3 "--backend $backend --slots 64 --chunk 1" "--backend $backend --slots 64 --chunk 1 --cpu-lane all"
     greedy all "--slots all"
     greedy all-graphs-off "--slots all --no-graphs"
     greedy 64 "--slots 64"
@@ -189,6 +190,7 @@ run_correct() {
     greedy 32 "--slots 32"
     greedy 64-disk "--slots 64 --ram-mib ${DISK_RAM_MIB:-600}"
     greedy 64-lane "--slots 64 --cpu-lane on"
+    greedy 64-lane-all "--slots 64 --cpu-lane all"
 }
 run_sanitize() {
     if command -v compute-sanitizer > "$work/where"; then
