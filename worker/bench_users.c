@@ -36,7 +36,7 @@ typedef struct figures {
     gaps quiet, beside;
     double experts_per_layer_step, hit_rate, misses_per_token, slot_bytes_per_token;
     double lane_experts_per_token, lane_share; /* of what is missing; negative: no lane */
-    double lane_expert_us, ship_us;
+    double lane_expert_us, lane_layer_us, ship_us;
     double beside_ms, longest_step_ms;
 } figures;
 
@@ -225,6 +225,7 @@ static status measure_decode(run *r, figures *f, error *err) {
     f->lane_experts_per_token = on_lane / n_tokens;
     f->lane_share = after.ship_us == 0 ? -1 : lookups > hits ? on_lane / (lookups - hits) : 0;
     f->lane_expert_us = after.lane_first_us[0];
+    f->lane_layer_us = after.lane_more_us[0];
     f->ship_us = after.ship_us;
     return finish(r, err);
 }
@@ -292,6 +293,7 @@ static void print_figures(const run *r, figures *f) {
         {"lane_experts_per_token", f->lane_experts_per_token, f->lane_share >= 0},
         {"lane_share", f->lane_share, f->lane_share >= 0},
         {"lane_step_expert_us", f->lane_expert_us, f->lane_share >= 0},
+        {"lane_step_layer_us", f->lane_layer_us, f->lane_share >= 0},
         {"ship_us", f->ship_us, f->lane_share >= 0},
         {"vram_peak_mib", peak_mib, b->watch != NULL},
         {"vram_planned_mib", planned_mib, planned_mib > 0},

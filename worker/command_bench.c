@@ -391,6 +391,7 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"lane_share", f->lane_share, no_lane},
         {"prefill_lane_share", f->prefill_lane_share, no_lane},
         {"lane_step_expert_us", m->lane_first_us[0], no_lane},
+        {"lane_step_layer_us", m->lane_more_us[0], no_lane},
         {"lane_prompt_expert_us", m->lane_first_us[1], no_lane},
         {"lane_prompt_row_us", m->lane_more_us[1], no_lane},
         {"ship_us", m->ship_us, no_lane},

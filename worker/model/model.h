@@ -115,8 +115,8 @@ typedef struct model_stats {
     uint64_t tokens;             /* rows run */
     uint64_t steps;
     uint64_t launches; /* kernels launched; 0 on the CPU */
-    /* Of a GPU's CPU lane; 0 without one.  Of an expert of n rows it takes first + more (n - 1), in
-     * decoding steps [0] and prompts [1]; a record's journey takes ship. */
+    /* Of a GPU's CPU lane; 0 without one.  An expert of a decoding step [0] takes first, its layer
+     * more; one of n rows of a prompt [1] takes first + more (n - 1); a record's journey ship. */
     uint64_t lane_experts;
     double lane_first_us[2], lane_more_us[2], ship_us;
     /* Records between RAM and disk; 0 where there are none. */
