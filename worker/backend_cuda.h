@@ -290,7 +290,11 @@ void cuda_lane_end_step(backend_cuda *b);
 bool cuda_lane_pays(const backend_cuda *b);
 /* The threads are awake when the GPU comes to the host's look of decoding rows. */
 void cuda_lane_wake(backend_cuda *b);
-/* Whether the lane can take all that a layer misses. */
+/* Do sums of the model's experts come out alike on both sides, in prompts? */
+bool cuda_lane_is_exact(const backend_cuda *b);
+/* Does the lane take part in decoding steps? */
+bool cuda_lane_in_steps(const backend_cuda *b);
+/* Whether the lane can take all that a decoding step's layer misses. */
 bool cuda_lane_takes_any(const backend_cuda *b);
 /* Mark the missing experts of a span that the CPU takes: all, or its share, which leaves
  * most_shipped at most to the bus where the lane can take the rest; slots say which miss. */

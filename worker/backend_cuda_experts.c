@@ -48,13 +48,13 @@ bool cuda_read_choice(backend_cuda *b, const cuda_span *s) {
                       (cuda_pointer)(uintptr_t)cuda_chosen_rows(b, s), n * sizeof *x->chosen,
                       b->compute);
     }
-    if (x->lane != NULL && s->decodes && b->mode != MODE_REPLAY) {
+    if (s->decodes && cuda_lane_in_steps(b) && b->mode != MODE_REPLAY) {
         (void)CUDA_DO(b, cuMemcpyDtoHAsync, x->hidden,
                       (cuda_pointer)(uintptr_t)cuda_hidden_rows(b, s),
                       (size_t)s->n_rows * c->n_embd * sizeof(float), b->compute);
     }
     cuda_end_segment(b);
-    if (s->decodes) cuda_lane_wake(b);
+    if (s->decodes && cuda_lane_in_steps(b)) cuda_lane_wake(b);
     if (!CUDA_DO(b, cuStreamSynchronize, b->compute)) return false;
     if (s->decodes) cuda_lane_wake(b);
     cuda_learn_journeys(b);

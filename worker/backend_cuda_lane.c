@@ -150,6 +150,25 @@ void cuda_lane_close(cuda_lane *lane, const cuda_driver *driver) {
 
 /* Which way decoding steps go. */
 
+static bool sums_alike(const weight_experts *w) {
+    quant_type t = w->first.type;
+    return t == QUANT_Q4_K || t == QUANT_Q5_K || t == QUANT_Q6_K || t == QUANT_Q8_0;
+}
+
+bool cuda_lane_is_exact(const backend_cuda *b) {
+    bool exact = b->params.activations == ACTIVATIONS_INT8;
+    for (uint32_t i = 0; i < b->config->n_layers; i++) {
+        const layer_weights *l = &b->weights->layers[i];
+        exact = exact && sums_alike(&l->exp_gate) && sums_alike(&l->exp_up) &&
+                sums_alike(&l->exp_down);
+    }
+    return exact;
+}
+
+bool cuda_lane_in_steps(const backend_cuda *b) {
+    return b->experts.lane != NULL && b->params.lane != CPU_LANE_PROMPTS;
+}
+
 static bool decodes_alone(const backend_cuda *b) {
     return b->n_spans == 1 && b->spans[0].decodes;
 }
@@ -179,7 +198,7 @@ void cuda_lane_end_step(backend_cuda *b) {
 
 bool cuda_lane_pays(const backend_cuda *b) {
     const cuda_lane *lane = b->experts.lane;
-    if (lane == NULL) return false;
+    if (!cuda_lane_in_steps(b)) return false;
     return b->params.lane == CPU_LANE_ALL || b->experts.all == NULL || lane->rates.gathers;
 }
 
@@ -196,7 +215,7 @@ void cuda_lane_wake(backend_cuda *b) {
 }
 
 bool cuda_lane_takes_any(const backend_cuda *b) {
-    return b->experts.lane != NULL && !b->experts.lane->reads_records;
+    return cuda_lane_in_steps(b) && !b->experts.lane->reads_records;
 }
 
 void cuda_lane_shipped(backend_cuda *b, size_t n, double ns) {
@@ -255,7 +274,7 @@ void cuda_lane_choose(backend_cuda *b, const cuda_span *s, bool all, size_t most
     cuda_lane *lane = x->lane;
     memset(x->on_cpu, 0, b->config->n_experts * sizeof *x->on_cpu);
     x->n_on_cpu = 0;
-    if (lane == NULL) return;
+    if (lane == NULL || (s->decodes && !cuda_lane_in_steps(b))) return;
     lane->kind = s->decodes ? LANE_STEPS : LANE_PROMPTS;
     size_t n = order_missing(lane, x), most = n;
     if (lane->reads_records && most > MOST_RECORDS) most = MOST_RECORDS;

@@ -67,6 +67,10 @@ static status measure_journey(backend_cuda *b, error *err) {
 static status init_lane(backend_cuda *b, error *err) {
     cuda_experts *x = &b->experts;
     if (b->params.lane == CPU_LANE_OFF) return STATUS_OK;
+    if (b->params.lane == CPU_LANE_PROMPTS && !cuda_lane_is_exact(b)) {
+        log_info("cpu-lane", "prompts=no reason=\"sums of this model's types differ\"");
+        return STATUS_OK;
+    }
     size_t hidden = (size_t)b->params.max_rows * b->config->n_embd * sizeof(float);
     status rc = cuda_pin(b, &x->hidden, hidden, err);
     if (rc == STATUS_OK) rc = measure_journey(b, err);

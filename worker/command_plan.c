@@ -43,6 +43,7 @@ static status print_plan(const model_options *o, error *err) {
         .park_bytes = params.park_mib < 0 ? -1 : params.park_mib << 20,
         .ram_bytes = params.ram_mib > 0 ? params.ram_mib << 20 : host_ram_available_bytes(),
         .backend = params.backend,
+        .has_lane = params.lane != CPU_LANE_OFF,
         .prefix_ram_mib = params.prefix_ram_mib,
         .prefix_states = params.prefix_states,
     };

@@ -45,6 +45,7 @@ static status make_plan(engine *e, error *err) {
         .ram_bytes =
             e->params.ram_mib > 0 ? e->params.ram_mib << 20 : host_ram_available_bytes(),
         .backend = e->params.backend,
+        .has_lane = e->params.lane != CPU_LANE_OFF,
         .prefix_ram_mib = e->params.prefix_ram_mib,
         .prefix_states = e->params.prefix_states,
     };

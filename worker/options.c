@@ -140,9 +140,10 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
     out->chunk_tokens = (uint32_t)o->chunk;
     out->park_mib = o->park_mib;
     out->max_step_ms = (uint32_t)o->max_step_ms;
-    out->lane = strcmp(o->cpu_lane, "on") == 0    ? CPU_LANE_ON
-                : strcmp(o->cpu_lane, "all") == 0 ? CPU_LANE_ALL
-                                                  : CPU_LANE_OFF;
+    out->lane = strcmp(o->cpu_lane, "on") == 0        ? CPU_LANE_ON
+                : strcmp(o->cpu_lane, "all") == 0     ? CPU_LANE_ALL
+                : strcmp(o->cpu_lane, "prompts") == 0 ? CPU_LANE_PROMPTS
+                                                      : CPU_LANE_OFF;
     out->inserts_per_layer = (uint32_t)o->inserts;
     out->no_graphs = !o->graphs;
     out->vram_mib = (uint64_t)o->vram_mib;

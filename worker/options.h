@@ -85,7 +85,8 @@ typedef struct model_options {
                     "RAM for what sequences hold that must wait again, MiB; -1: some"),        \
         OPTIONS_KEY(s, m, "inserts", CONFIG_INT, inserts, "4", 1, 65536, NULL,                 \
                     "experts brought into slots a layer and step at most"),                    \
-        OPTIONS_KEY(s, m, "cpu_lane", CONFIG_CHOICE, cpu_lane, "off", 0, 0, "off|on|all",      \
+        OPTIONS_KEY(s, m, "cpu_lane", CONFIG_CHOICE, cpu_lane, "off", 0, 0,                    \
+                    "off|prompts|on|all",                                                      \
                     "experts without a slot on a GPU: shipped, shared with the CPU, or all"),  \
         OPTIONS_KEY(s, m, "graphs", CONFIG_BOOL, graphs, "true", 0, 0, NULL,                   \
                     "replay decoding steps on a GPU as recorded graphs"),                      \

@@ -149,9 +149,9 @@ run_batch() { # slots are what the profile's memory leaves after the users' stat
     fi
     for card in rtx2070 rtx3090; do
         for users in ${USERS:-1 2 4 8 16}; do
-            bench "batch-$card-$users" --profile $card --slots auto --ctx 4096 --users "$users" --prompt 1 --skip 60 --decode "${DECODE:-140}" $routing
+            bench "batch-$card-$users" --profile $card --slots auto --ctx 4096 --users "$users" --cpu-lane on --prompt 1 --skip 60 --decode "${DECODE:-140}" $routing
         done
-        bench "batch-$card-beside" --profile $card --slots auto --ctx 16384 --users 4 --prompt 128 --decode "${BESIDE_DECODE:-400}" --beside "${BESIDE:-8192}"
+        bench "batch-$card-beside" --profile $card --slots auto --ctx 16384 --users 4 --cpu-lane on --prompt 128 --decode "${BESIDE_DECODE:-400}" --beside "${BESIDE:-8192}"
     done
 }
 run_context() {
@@ -240,7 +240,7 @@ ram_case() { # name, flags
     local name=$1 limit peak oom command
     shift
     left_out "$name" && return
-    command="bench --seed 1 --json --profile rtx2070 --ram-mib ${RAM_MIB:-9216} --speculate off $* --backend $backend"
+    command="bench --seed 1 --json --profile rtx2070 --ram-mib ${RAM_MIB:-9216} --cpu-lane on --speculate off $* --backend $backend"
     if ! within timeout "$limit_s" "$worker" $command --model "$disk" > "$work/o.json" 2> "$work/o.err"; then
         say "{\"bench\": \"$name\", \"error\": \"$(tail -1 "$work/o.err" | tr -d '\"\\')\"}"
         return

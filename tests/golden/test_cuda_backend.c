@@ -394,30 +394,42 @@ static uint64_t logits_of_second(const model_params *p, size_t chunk, float *log
 
 /* The lane computes from the GPU's 8-bit rows.  Of a prompt it sums in the GPU's order too: no bit
  * tells who computed an expert.  Of steps rounding is left, which now and then moves a value of a
- * later row by a step of its 8 bits. */
-static void the_cpu_lane_reads_the_gpus_activations(void **state) {
-    (void)state;
-    for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
-        size_t n_vocab = 0;
-        model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, few_slots(), 4);
-        float *alone = logits_in_steps(slots_path(), &p, chunk, &n_vocab);
-        float *got = calloc(N_IDS * n_vocab, sizeof *got);
-        assert_non_null(got);
-        p.lane = chunk == 1 ? CPU_LANE_ALL : CPU_LANE_ON;
-        p.pin_experts = true;
-        assert_int_equal(setenv("SILICEO_DOUBLE_ELAPSED_MS", "10000", 1), 0);
-        const uint64_t on_cpu = logits_of_second(&p, chunk, got);
-        assert_int_equal(unsetenv("SILICEO_DOUBLE_ELAPSED_MS"), 0);
+ * later row by a step of its 8 bits; the near ties of the demo model, for which these ids are no
+ * text, make much of that. */
+static void expect_lane(cpu_lane lane, size_t chunk, const float *alone, size_t n_vocab) {
+    model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, few_slots(), 4);
+    const bool exact = chunk > 1 || lane == CPU_LANE_PROMPTS;
+    float *got = calloc(N_IDS * n_vocab, sizeof *got);
+    assert_non_null(got);
+    p.lane = lane;
+    p.pin_experts = true;
+    assert_int_equal(setenv("SILICEO_DOUBLE_ELAPSED_MS", "10000", 1), 0);
+    const uint64_t on_cpu = logits_of_second(&p, chunk, got);
+    assert_int_equal(unsetenv("SILICEO_DOUBLE_ELAPSED_MS"), 0);
+    if (chunk == 1 && lane == CPU_LANE_PROMPTS)
+        assert_int_equal(on_cpu, 0);
+    else
         assert_true(on_cpu > 0 || on_a_card());
-        /* These ids are no text, and the demo model has near ties of them. */
-        for (size_t i = 0; i < N_IDS && !on_a_card(); i++) {
+    if (exact) assert_memory_equal(alone, got, N_IDS * n_vocab * sizeof *got);
+    if (!exact && !on_a_card()) {
+        for (size_t i = 0; i < N_IDS; i++) {
             assert_int_equal(vector_argmax(CPU_SCALAR, alone + i * n_vocab, n_vocab),
                              vector_argmax(CPU_SCALAR, got + i * n_vocab, n_vocab));
         }
         const double d = mean_divergence(alone, got, N_IDS, n_vocab);
-        if (!(d <= (on_a_card() ? 1e-3 : 1e-4))) fail_msg("steps of %zu: %g", chunk, d);
-        if (chunk == N_IDS) assert_memory_equal(alone, got, N_IDS * n_vocab * sizeof *got);
-        free(got);
+        if (!(d <= 1e-4)) fail_msg("steps of %zu: %g", chunk, d);
+    }
+    free(got);
+}
+
+static void the_cpu_lane_reads_the_gpus_activations(void **state) {
+    (void)state;
+    for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
+        size_t n_vocab = 0;
+        const model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, few_slots(), 4);
+        float *alone = logits_in_steps(slots_path(), &p, chunk, &n_vocab);
+        expect_lane(CPU_LANE_PROMPTS, chunk, alone, n_vocab);
+        expect_lane(chunk == 1 ? CPU_LANE_ALL : CPU_LANE_ON, chunk, alone, n_vocab);
         free(alone);
     }
 }

@@ -317,6 +317,33 @@ static void a_card_gets_as_many_slots_as_fit_and_not_a_byte_more(void **state) {
     assert_true(partly);
 }
 
+static bool has_line(const memory_plan *plan, const char *part) {
+    bool has = false;
+    for (size_t i = 0; i < plan->n_lines; i++)
+        has = has || strcmp(plan->lines[i].part, part) == 0;
+    return has;
+}
+
+/* Where every expert has a slot nobody needs a lane. */
+static void the_cpu_lane_takes_room_for_a_steps_rows(void **state) {
+    (void)state;
+    error err = {0};
+    memory_plan plan;
+    plan_request r = gpu_request(400);
+    r.n_slots = 64;
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
+    assert_false(has_line(&plan, "CPU lane"));
+    uint64_t without = plan.needed_bytes;
+    r.has_lane = true;
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
+    uint64_t outputs = plan.max_rows * (uint64_t)config.n_experts_used * config.n_embd * 4;
+    assert_true(bytes_of(&plan, "CPU lane") > outputs);
+    assert_true(plan.needed_bytes >= without + bytes_of(&plan, "CPU lane"));
+    r.n_slots = (int64_t)plan.n_experts_total;
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
+    assert_false(has_line(&plan, "CPU lane"));
+}
+
 static void what_the_driver_takes_is_planned_as_measured(void **state) {
     (void)state;
     error err = {0};
@@ -409,6 +436,7 @@ int main(void) {
         cmocka_unit_test(a_model_without_pages_is_refused),
         cmocka_unit_test(parked_sequences_have_a_bound_that_counts),
         cmocka_unit_test(a_card_gets_as_many_slots_as_fit_and_not_a_byte_more),
+        cmocka_unit_test(the_cpu_lane_takes_room_for_a_steps_rows),
         cmocka_unit_test(what_the_driver_takes_is_planned_as_measured),
         cmocka_unit_test(the_longest_plan_has_room_for_its_lines),
         cmocka_unit_test(a_card_that_is_too_small_is_refused_with_both_sizes),

@@ -1,5 +1,6 @@
 #include "worker/memory/plan.h"
 
+#include "kernels/matmul.h"
 #include "worker/backend.h"
 #include "worker/memory/cuda_layout.h"
 #include <inttypes.h>
@@ -504,6 +505,19 @@ static void add_cuda_lines(memory_plan *plan, const model_config *c, const model
         plan->vram_needed_bytes += plan->lines[i].bytes;
 }
 
+/* A step's rows on the CPU: what comes from the GPU and goes there is pinned. */
+static void add_lane_line(memory_plan *plan, const model_config *c, const plan_request *r) {
+    if (!r->has_lane || plan->n_slots >= plan->n_experts_total) return;
+    uint64_t rows = plan->max_rows, pairs = rows * c->n_experts_used;
+    uint64_t pinned = (rows + pairs) * c->n_embd * sizeof(float);
+    uint64_t own = rows * act_row_bytes(ACT_Q8_16, c->n_embd) +
+                   pairs * 2 *
+                       (c->n_ff_expert * sizeof(float) +
+                        act_row_bytes(ACT_Q8_16, (c->n_ff_expert + 255) / 256 * 256));
+    char *note = add_line(plan, "CPU lane", PLAN_PINNED, pinned + own);
+    (void)snprintf(note, NOTE_BYTES, "rows of a step and its experts' outputs");
+}
+
 static void add_cuda_host_lines(memory_plan *plan, const model_config *c,
                                 const model_weights *w, const plan_request *r) {
     uint64_t experts = 0, largest = 0;
@@ -515,6 +529,7 @@ static void add_cuda_host_lines(memory_plan *plan, const model_config *c,
         (void)snprintf(note, NOTE_BYTES, "%" PRIu64 " of up to %" PRIu64 " bytes",
                        plan->n_experts_total, largest);
     }
+    add_lane_line(plan, c, r);
     add_draft_line(plan, r, plan->n_pages);
     note = add_line(plan, "staging", PLAN_PINNED, CUDA_STAGING_BYTES);
     (void)snprintf(note, NOTE_BYTES, "weights on their way to VRAM");

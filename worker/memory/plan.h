@@ -38,6 +38,7 @@ typedef struct plan_request {
     int64_t park_bytes; /* -1: auto */
     uint64_t ram_bytes; /* what may be taken; see host_ram_available_bytes() */
     backend_kind backend;
+    bool has_lane;          /* the CPU may compute experts that have no slot */
     uint64_t vram_bytes;    /* what may be taken, the driver's own part included */
     int64_t prefix_ram_mib; /* for beginnings of prompts; -1: a share; 0: none */
     uint32_t prefix_states; /* of the model, for snapshots of them */

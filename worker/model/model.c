@@ -573,7 +573,7 @@ void model_read_stats(const model *m, model_stats *out) {
 
 void model_numerics_id(const model *m, char *out, size_t cap) {
     static const char *const kv_names[] = {"f32", "f16", "q8", "q4"};
-    bool shared = m->params.backend == BACKEND_CUDA && m->params.lane != CPU_LANE_OFF;
+    bool shared = m->params.backend == BACKEND_CUDA && m->params.lane >= CPU_LANE_ON;
     (void)snprintf(out, cap, "%s/%s/%s%s", m->device->ops->name,
                    m->params.activations == ACTIVATIONS_F32 ? "f32" : "int8",
                    kv_names[m->params.kv], shared ? "/lane" : "");

@@ -40,9 +40,10 @@ enum { MODEL_PAGE_TOKENS = KV_PAGE_TOKENS, MODEL_CHUNK_TOKENS = 64 };
 typedef enum backend_kind { BACKEND_CPU, BACKEND_CUDA } backend_kind;
 typedef enum activation_type { ACTIVATIONS_INT8, ACTIVATIONS_F32 } activation_type;
 
-/* Experts without a slot on a GPU: shipped all; shared with the CPU as the rates say; or, of
- * decoding rows, all computed on the CPU, and no slot filled. */
-typedef enum cpu_lane { CPU_LANE_OFF, CPU_LANE_ON, CPU_LANE_ALL } cpu_lane;
+/* Experts without a slot on a GPU: shipped all; shared with the CPU as the rates say, where no bit
+ * depends on who computed one, which is so of prompts; shared everywhere; or, of decoding rows, all
+ * computed on the CPU, and no slot filled. */
+typedef enum cpu_lane { CPU_LANE_OFF, CPU_LANE_PROMPTS, CPU_LANE_ON, CPU_LANE_ALL } cpu_lane;
 
 /* Told on the caller's thread while a model opens: bytes read of those to read. */
 typedef struct model_progress {
