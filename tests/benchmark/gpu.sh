@@ -7,6 +7,7 @@
 # $MODEL (21 GB; /dev/shm).  Runs in the repository's root.
 # WHAT, in the order given; without it correct, sanitize, speed and ram:
 #   correct   golden tests, logits and greedy ids beside the CPU's
+#   equal     greedy ids of the 35B with $EQUAL_SLOTS, without graphs, and above a disk
 #   sanitize  compute-sanitizer over short runs of the demo model, where it is installed
 #   speed     the 35B resident and in the slots of two cards, and its CPU lane
 #   ram       9,216 MiB of RAM for all of it, the file on a real disk ($DISK)
@@ -79,9 +80,9 @@ sanitize() { # tool, name, flags
     say "{\"sanitizer\": \"$tool\", \"case\": \"$name\", \"summary\": \"$summary\"}"
 }
 
-greedy() { # md5 of 512 greedy ids of the demo
+greedy() { # name, flags, model: md5 of 512 greedy ids
     local sum
-    sum=$("$worker" generate --model deploy/models/demo.gguf --backend $backend --speculate off --ids 1,2,3,17,200,45 -n 512 --ignore-eog $2 |
+    sum=$("$worker" generate --model "${3:-deploy/models/demo.gguf}" --backend $backend --speculate off --ids 1,2,3,17,200,45 -n 512 --ignore-eog $2 |
         head -1 | md5sum | cut -c1-12)
     say "{\"greedy512\": \"$1\", \"md5\": \"$sum\"}"
 }
@@ -192,6 +193,16 @@ run_correct() {
     greedy 64-lane "--slots 64 --cpu-lane on"
     greedy 64-lane-all "--slots 64 --cpu-lane all"
 }
+run_equal() {
+    local one="--sequences 1 --ctx 1024 --cpu-lane off" slots last
+    need 35b-a3b "$model"
+    for slots in ${EQUAL_SLOTS:-320 2750 all}; do
+        greedy "35b-$slots" "--slots $slots $one" "$model"
+        last=${last:-$slots}
+    done
+    greedy "35b-$last-graphs-off" "--slots $last $one --no-graphs" "$model"
+    greedy "35b-$last-disk" "--slots $last $one --ram-mib ${EQUAL_RAM_MIB:-9216}" "$model"
+}
 run_sanitize() {
     if command -v compute-sanitizer > "$work/where"; then
         for tool in memcheck racecheck; do
@@ -208,6 +219,9 @@ single_trace() { # sets trace: flags that replay one
     [ "${TRACES:-yes}" = yes ] || return
     "$programs/make_routing" tests/golden/data/routing.json 1 > "$work/trace" || exit 1
     trace="$trace --routing $work/trace"
+    # Every depth as likely as any other: routing without locality.
+    echo "{\"draw_256_top8\":{\"weight\":[1$(printf ',1%.0s' $(seq 255))]}}" > "$work/law.json"
+    "$programs/make_routing" "$work/law.json" 1 > "$work/uniform" || exit 1
 }
 run_speed() {
     local one="--sequences 1 --ctx 4096"
@@ -218,6 +232,7 @@ run_speed() {
     for card in rtx2070 rtx3090; do
         bench $card-trace --profile $card $trace --decode 600 --project $card
         [ $card = rtx3090 ] || bench $card-trace-ship --profile $card $trace --decode 600 --cpu-lane off
+        bench $card-uniform --profile $card ${trace/"$work/trace"/"$work/uniform"} --decode 300
         bench $card-512 --profile $card --prompt 512 --decode 256 --cold --repeat 2
         bench $card-2048 --profile $card --prompt 2048 --decode 16 --repeat 2
     done
@@ -261,7 +276,7 @@ run_ram() {
 # Models are made, and the one for the disk written, while what is no speed runs.
 disk=${DISK:-$PWD/siliceo-35b.gguf}
 prepare() {
-    case " $* " in *' speed '* | *' ram '* | *' draft '* | *' batch '* | *' context '*) need 35b-a3b "$model" ;; esac
+    case " $* " in *' equal '* | *' speed '* | *' ram '* | *' draft '* | *' batch '* | *' context '*) need 35b-a3b "$model" ;; esac
     case " $* " in *' dense '* | *' draft '*) need 9b "$dense" ;; esac
     case " $* " in *' draft '*) need 0.8b "$draft" ;; esac
     case " $* " in *' ram '*) [ -f "$disk" ] || cp "$model" "$disk" && sync "$disk" ;; esac
@@ -272,6 +287,7 @@ preparing=$!
 for part in "$@"; do
     case $part in
         correct | sanitize) run_"$part" ;;
+        equal) wait $preparing && run_equal ;;
         speed | ram | dense | draft | batch | context | prefix)
             [ $failed = 0 ] || { echo "tests failed: no speeds"; exit 1; }
             wait $preparing
