@@ -90,6 +90,19 @@ static void tick_drained(coordinator *c, node *n, uint64_t now_ns) {
     }
 }
 
+/* Whoever had a node before waits for another one: the end says why. */
+static void fail_without_node(coordinator *c, request *r) {
+    request_failure failure;
+    request_describe_outlook(c, r, DISPATCH_NO_NODE, &failure);
+    if (r->last_failure.http_status != 0) {
+        char text[sizeof failure.message];
+        (void)snprintf(text, sizeof text, "%.200s; %.250s", r->last_failure.message,
+                       failure.message);
+        memcpy(failure.message, text, sizeof text);
+    }
+    request_fail(c, r, &failure);
+}
+
 static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
     request_failure failure;
     dispatch_outlook outlook = dispatch_look(c, r);
@@ -102,8 +115,7 @@ static void tick_queued(coordinator *c, request *r, uint64_t now_ns) {
     } else if (older(now_ns, r->received_ns, c->options->limit_total_s)) {
         time_out(c, r, "total_timeout", "the request took longer than limit.total_s");
     } else if (outlook != DISPATCH_POSSIBLE && outlook != DISPATCH_LOADING) {
-        request_describe_outlook(c, r, DISPATCH_NO_NODE, &failure);
-        request_fail(c, r, &failure);
+        fail_without_node(c, r);
     } else if (older(now_ns, r->queued_ns, c->options->queue_max_wait_s)) {
         failure_set(&failure, 429, "queue_timeout", "",
                     admission_retry_after_s(dispatch_expected_wait_s(c, r->model, NULL)),

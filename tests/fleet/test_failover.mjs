@@ -33,6 +33,21 @@ for (const [fault, what] of [['die', 'dies'], ['gap', 'loses a token'], ['drop',
         await rig.close();
     });
 }
+await test('who lost a node and waits for a place hears of both when the last node goes', async () => {
+    const rig = await Rig.open([], [['amber', ...fast, '--slots', '1'], ['basalt', ...slow, '--slots', '1']]);
+    const running = async (n) => until(async () => (await rig.nodes()).filter((x) => x.running === 1).length === n, `${n} run`);
+    const first = ask(rig.url, body({ stream: true, max_tokens: 4000 }));
+    await running(1);
+    const second = ask(rig.url, body({ stream: true, max_tokens: 4000 }));
+    await running(2);
+    await stop(rig.fake('amber'), 'SIGKILL');
+    await until(async () => (await rig.status()).queue.waiting === 1, 'the first one waits');
+    await stop(rig.fake('basalt'), 'SIGKILL');
+    const ends = (await Promise.all([first, second])).map((r) => events(r.text).at(-1).error.message);
+    for (const message of ends) assert.match(message, /lost|broke/);
+    assert.match(ends.join(), /is ready now/);
+    await rig.close();
+});
 await test('a whole reply that went on elsewhere says so in its header', async () => {
     const rig = await Rig.open(limits, [['mortal', ...fast, '--fault', 'drop', '--fault-at', '5'], ['spare', ...slow, '--numerics', 'other']]);
     const r = await ask(rig.url, body({ max_tokens: 9 }));
