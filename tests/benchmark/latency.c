@@ -1,7 +1,9 @@
 /* latency.c - what the coordinator adds to the way of a token, in microseconds.
  *
- *     latency http HOST:PORT MESH REQUESTS TOKENS     through a running coordinator
- *     latency direct REQUESTS TOKENS                  the same worker, spoken to directly
+ *     latency http HOST:PORT MESH REQUESTS TOKENS [PER-S]  through a running coordinator
+ *     latency direct REQUESTS TOKENS [PER-S]               the same worker, spoken to directly
+ *
+ * One request after another, or PER-S a second, evenly spaced.
  *
  * A thread plays a worker that speaks the real protocol and answers each request
  * with TOKENS tokens, the first at once and the others 2 ms apart; a token's text
@@ -36,6 +38,8 @@ typedef struct bench {
     void *zmq;
     char mesh[128];
     int n_tokens;
+    uint64_t step_ns; /* from request to request; 0: as soon as the last one is over */
+    uint64_t due_ns;
     atomic_bool stop;
     samples ttft, token;
 } bench;
@@ -174,6 +178,14 @@ static int take_stamps(bench *b, const char *text, uint64_t start_ns, bool first
     return n;
 }
 
+static void await_turn(bench *b) {
+    if (b->step_ns == 0) return;
+    if (b->due_ns == 0) b->due_ns = clock_monotonic_ns();
+    struct timespec at = {(time_t)(b->due_ns / 1000000000u), (long)(b->due_ns % 1000000000u)};
+    (void)clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+    b->due_ns += b->step_ns;
+}
+
 static int connect_http(const char *address) {
     char host[64];
     const char *colon = strrchr(address, ':');
@@ -281,6 +293,7 @@ static void run_direct(bench *b, int n_requests, pthread_t *worker) {
     (void)zmq_msg_close(&in);
     wire_frame frame = {0};
     for (int i = 0; i < n_requests; i++) {
+        await_turn(b);
         ask_direct(b, router, peer, (size_t)peer_length, &frame, (uint64_t)i + 1);
     }
     wire_frame_release(&frame);
@@ -300,23 +313,28 @@ static void run_http(bench *b, const char *address, int n_requests, pthread_t *w
     }
     int fd = connect_http(address);
     for (int i = 0; i < n_requests; i++) {
+        await_turn(b);
         ask_http(b, fd);
     }
     (void)close(fd);
 }
 
 int main(int argc, char *argv[]) {
-    bool http = argc == 6 && strcmp(argv[1], "http") == 0;
-    if (!http && !(argc == 4 && strcmp(argv[1], "direct") == 0)) {
-        (void)fprintf(stderr, "usage: latency http HOST:PORT MESH REQUESTS TOKENS\n"
-                              "       latency direct REQUESTS TOKENS\n");
+    bool http = argc > 1 && strcmp(argv[1], "http") == 0;
+    int first = http ? 4 : 2;
+    if ((!http && (argc < 2 || strcmp(argv[1], "direct") != 0)) || argc < first + 2 ||
+        argc > first + 3) {
+        (void)fprintf(stderr, "usage: latency http HOST:PORT MESH REQUESTS TOKENS [PER-S]\n"
+                              "       latency direct REQUESTS TOKENS [PER-S]\n");
         return 2;
     }
-    bench b = {.zmq = zmq_ctx_new(), .n_tokens = (int)strtol(argv[argc - 1], NULL, 10)};
+    bench b = {.zmq = zmq_ctx_new(), .n_tokens = (int)strtol(argv[first + 1], NULL, 10)};
+    long per_s = argc > first + 2 ? strtol(argv[first + 2], NULL, 10) : 0;
+    if (per_s > 0) b.step_ns = 1000000000u / (uint64_t)per_s;
     b.ttft.us = calloc(MAX_SAMPLES, sizeof(double));
     b.token.us = calloc(MAX_SAMPLES, sizeof(double));
     if (b.zmq == NULL || b.ttft.us == NULL || b.token.us == NULL) fail("memory");
-    int n_requests = (int)strtol(argv[argc - 2], NULL, 10);
+    int n_requests = (int)strtol(argv[first], NULL, 10);
     pthread_t worker;
     if (http) {
         (void)snprintf(b.mesh, sizeof b.mesh, "%s", argv[3]);

@@ -3,7 +3,9 @@
 //
 //     node tests/benchmark/scale.mjs [--seconds 10] [--streams 1000] [--nodes 1000]
 //
-// Streams, requests and the playing worker run on the other core.  added_gap is by how much a pause
+// Streams, requests and the playing worker run on the other core.  paced_added_* are times less those of the
+// plain server asked directly, so the way to a worker and back counts as added; over_worker_* are of
+// requests at the same pace whose worker is also spoken to directly, over the mesh's own protocol.  added_gap is by how much a pause
 // between two tokens differs from the pause the worker made; token_* is the whole way of a token.
 import { execFile, spawn } from 'node:child_process';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -58,9 +60,22 @@ const c = await startOn0();
 const worker = await fake(c, 'amber', '--slots', '2000', '--decode', '20', '--prefill', '1e12', '--stamp', 'yes');
 await ready(c, 1);
 const own = await loads(c.http, [c.child.pid]);
+// One request of one token at a time, through the coordinator and to its worker directly, in turns.
+const latency = async (...args) => {
+    const [first, ...words] = on(1, program('tests/benchmark/latency'), ...args.map(String));
+    return JSON.parse((await promisify(execFile)(first, words)).stdout);
+};
 const get = await promisify(execFile)(tool('wrk') ?? 'wrk', ['-t1', '-c64', `-d${Math.ceil(seconds / 2)}s`, `http://${c.http}/healthz`]).then(({ stdout }) => Number(/Requests\/sec:\s+([\d.]+)/.exec(stdout)[1])).catch(() => null);
 await stop(worker, 'SIGKILL');
 await stop(c);
+const turns = [];
+for (let turn = 0; turn < 3; turn++) {
+    const c3 = await startOn0();
+    turns.push({ through: await latency('http', c3.http, c3.mesh, 500 * seconds, 1, 500), direct: await latency('direct', 500 * seconds, 1, 500) });
+    await stop(c3);
+}
+const middle = (of) => turns.map(of).sort((a, b) => a - b)[1];
+const overWorker = (key) => +((middle((t) => t.through[key]) - middle((t) => t.direct[key])) / 1000).toFixed(3);
 
 const c2 = await startOn0();
 const many = await fake(c2, 'node', '--nodes', String(nodes), '--beat-ms', '1000');
@@ -96,6 +111,6 @@ const added = (a, b) => +Math.max(0, a - b).toFixed(3);
 const figuresOf = (r) => ({ tokens_lost: r.streams.tokens_lost, added_gap_p99_ms: r.streams.added_gap_p99_ms, token_p50_ms: r.streams.token_p50_ms, token_p99_ms: r.streams.token_p99_ms,
     streams_core_share: r.streams.core_share, streams_resident_mib: r.streams.resident_mib, requests_per_s: r.flood.per_s, paced_p50_ms: r.paced.p50_ms, paced_p99_ms: r.paced.p99_ms,
     paced_added_p50_ms: added(r.paced.p50_ms, direct.p50_ms), paced_added_p99_ms: added(r.paced.p99_ms, direct.p99_ms) });
-record('coordinator-scale', `node tests/benchmark/scale.mjs --seconds ${seconds}`, { ...figuresOf(own), get_per_s: get ?? undefined, beating_nodes: nodes, beats_core_share: beats.core_share },
-    nginx === null ? {} : figuresOf(nginx), { raw: { own, beats, nginx, direct }, note: `the server on core 0, load and worker on core 1; a request goes on to a playing worker (the coordinator) or a plain server (nginx); load average before it: ${busy.toFixed(1)}${process.env.SILICEO_BENCH_NOTE ? `; ${process.env.SILICEO_BENCH_NOTE}` : ''}` });
+record('coordinator-scale', `node tests/benchmark/scale.mjs --seconds ${seconds}`, { ...figuresOf(own), get_per_s: get ?? undefined, over_worker_added_p50_ms: overWorker('ttft_p50_us'), over_worker_added_p99_ms: overWorker('ttft_p99_us'), beating_nodes: nodes, beats_core_share: beats.core_share },
+    nginx === null ? {} : figuresOf(nginx), { raw: { own, beats, nginx, direct, turns }, note: `the server on core 0, load and worker on core 1; a request goes on to a playing worker (the coordinator) or a plain server (nginx); load average before it: ${busy.toFixed(1)}${process.env.SILICEO_BENCH_NOTE ? `; ${process.env.SILICEO_BENCH_NOTE}` : ''}` });
 process.exit(0);
