@@ -268,12 +268,8 @@ INLINE void multiply_32(matmul_panel *p, const quant_type type, const int n_toke
 
 /* ---- one function for each type and number of tokens ---- */
 
-typedef void (*panel_kernel)(matmul_panel *p);
+#include "kernels/cpu/panel_types.h"
 
-#define UNPACK(family, name, type)                                                             \
-    static void name##_unpack(matmul_panel *p) {                                               \
-        unpack_panel_##family(p, type);                                                        \
-    }
 #define MULTIPLY_BY(family, name, type, n)                                                     \
     static void name##_by_##n(matmul_panel *p) {                                               \
         multiply_##family(p, type, n);                                                         \
@@ -286,19 +282,6 @@ typedef void (*panel_kernel)(matmul_panel *p);
     MULTIPLY_BY(family, name, type, 5)                                                         \
     MULTIPLY_BY(family, name, type, 6)
 
-UNPACK(32, q4_0, QUANT_Q4_0)
-UNPACK(32, q4_1, QUANT_Q4_1)
-UNPACK(32, q5_0, QUANT_Q5_0)
-UNPACK(32, q5_1, QUANT_Q5_1)
-UNPACK(32, q8_0, QUANT_Q8_0)
-UNPACK(32, iq4_nl, QUANT_IQ4_NL)
-UNPACK(32, mxfp4, QUANT_MXFP4)
-UNPACK(256, q2_k, QUANT_Q2_K)
-UNPACK(256, q3_k, QUANT_Q3_K)
-UNPACK(256, q4_k, QUANT_Q4_K)
-UNPACK(256, q5_k, QUANT_Q5_K)
-UNPACK(256, q6_k, QUANT_Q6_K)
-UNPACK(256, iq4_xs, QUANT_IQ4_XS)
 /* Unpacked, types with the same groups and the same kind of offset are alike. */
 MULTIPLY(32, q8_0, QUANT_Q8_0)
 MULTIPLY(32, q4_1, QUANT_Q4_1)
