@@ -498,6 +498,18 @@ static void another_answer_than_the_one_given_goes_on_from_before_it(void **stat
     run_close(&r);
 }
 
+/* An engine that runs ahead, when it has answered the first question and no step more; returns
+ * what was asked, which is the caller's. */
+static char *answer_alone(engine_run *r, talk *t, const char *question) {
+    open_ahead(r, true);
+    say(t, "user", question);
+    char *body = write_talk(t);
+    run_submit(r, 1, WIRE_CHAT, body);
+    while (!r->answers[1].done)
+        run_steps(r, 1);
+    return body;
+}
+
 /* Somebody comes at each step of it: who comes is served, and it goes on afterwards. */
 static void it_gives_way_to_whoever_comes(void **state) {
     (void)state;
@@ -507,12 +519,7 @@ static void it_gives_way_to_whoever_comes(void **state) {
         engine_run r;
         engine_stats stats;
         talk t = {cJSON_CreateArray(), (",\"max_tokens\":140" SILENT)};
-        open_ahead(&r, true);
-        say(&t, "user", "Count from 1 to 60.");
-        char *body = write_talk(&t);
-        run_submit(&r, 1, WIRE_CHAT, body);
-        while (!r.answers[1].done)
-            run_steps(&r, 1);
+        char *body = answer_alone(&r, &t, "Count from 1 to 60.");
         run_steps(&r, n_steps);
         engine_read_stats(r.e, &stats);
         assert_int_equal(stats.running + stats.waiting, 0);
@@ -537,12 +544,7 @@ static void what_has_no_next_turn_is_not_run_ahead(void **state) {
         engine_run r;
         engine_stats before, after;
         talk t = {cJSON_CreateArray(), ways[i]};
-        open_ahead(&r, true);
-        say(&t, "user", "Count from 1 to 40.");
-        char *body = write_talk(&t);
-        run_submit(&r, 1, WIRE_CHAT, body);
-        while (!r.answers[1].done)
-            run_steps(&r, 1);
+        char *body = answer_alone(&r, &t, "Count from 1 to 40.");
         engine_read_stats(r.e, &before);
         run_steps(&r, 4);
         engine_read_stats(r.e, &after);
@@ -558,12 +560,7 @@ static void closing_leaves_nothing_of_what_runs_ahead(void **state) {
     for (int n_steps = 0; n_steps < 3; n_steps++) {
         engine_run r;
         talk t = {cJSON_CreateArray(), (",\"max_tokens\":100" SILENT)};
-        open_ahead(&r, true);
-        say(&t, "user", "Count from 1 to 40.");
-        char *body = write_talk(&t);
-        run_submit(&r, 1, WIRE_CHAT, body);
-        while (!r.answers[1].done)
-            run_steps(&r, 1);
+        char *body = answer_alone(&r, &t, "Count from 1 to 40.");
         run_steps(&r, n_steps);
         free(body);
         cJSON_Delete(t.messages);
