@@ -60,7 +60,8 @@ WORKER_SRC      := $(filter-out worker/main.c,$(call sources,worker worker/text 
 COORDINATOR_SRC := $(filter-out coordinator/main.c,$(call sources,coordinator))
 TEST_SRC        := $(filter-out $(if $(SAN),tests/kernels/test_cuda_kernels.c tests/kernels/test_cuda_launches.c tests/golden/test_cuda_backend.c tests/golden/test_cuda_draft.c tests/golden/test_cuda_plan.c tests/golden/test_cuda_mtp.c),$(call sources,tests/unit tests/kernels tests/golden))
 MAKE_MODEL_SRC  := $(sort $(wildcard tests/benchmark/make_model*.c))
-TOOL_SRC        := $(filter-out $(MAKE_MODEL_SRC) tests/benchmark/placement_sim.c,$(call sources,tests/benchmark tests/fleet tests/clients))
+BENCH_CUDA_PARTS := $(sort $(wildcard tests/benchmark/bench_cuda_*.c))
+TOOL_SRC        := $(filter-out $(MAKE_MODEL_SRC) $(BENCH_CUDA_PARTS) tests/benchmark/placement_sim.c,$(call sources,tests/benchmark tests/fleet tests/clients))
 FUZZ_SRC        := $(filter tests/fuzz/fuzz_%,$(call sources,tests/fuzz))
 
 LIBS     := $(BUILD)/libcoordinator.a $(BUILD)/libworker.a $(BUILD)/libkernels.a $(BUILD)/libcommon.a
@@ -163,7 +164,7 @@ CUDA_CASE_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/kernels
 CUDA_CASES := $(CUDA_CASE_OBJ) $(BUILD)/obj/tests/kernels/cuda_emu.o
 $(BUILD)/tests/kernels/test_cuda_kernels: $(CUDA_CASES)
 $(BUILD)/tests/kernels/test_cuda_kernels: LDLIBS += -lstdc++
-$(BUILD)/tests/benchmark/bench_cuda: $(CUDA_CASE_OBJ)
+$(BUILD)/tests/benchmark/bench_cuda: $(CUDA_CASE_OBJ) $(call objects,$(BENCH_CUDA_PARTS))
 $(BUILD)/tests/benchmark/placement: $(BUILD)/obj/tests/benchmark/placement_sim.o
 # A driver for machines without a GPU: the kernels' sources behind libcuda's functions.
 CUDA_DOUBLE := $(BUILD)/tests/libcuda_double.so
