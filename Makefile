@@ -157,7 +157,9 @@ $(TESTS) $(TOOLS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBS)
 	$(Q)$(LINK) -lcmocka
 # What is around the engine is tested with a double, which stands before the libraries.
 $(BUILD)/tests/unit/test_engine_loop: $(BUILD)/obj/tests/unit/engine_double.o
-$(BUILD)/tests/unit/test_coordinator_link: $(addprefix $(BUILD)/obj/tests/unit/,engine_double.o router.o)
+$(addprefix $(BUILD)/tests/unit/,test_coordinator_link test_coordinator_link_peers): $(addprefix $(BUILD)/obj/tests/unit/,engine_double.o router.o link_node.o)
+$(addprefix $(BUILD)/tests/unit/,test_gguf test_gguf_lies test_gguf_shards): $(BUILD)/obj/tests/unit/gguf_image.o
+$(addprefix $(BUILD)/tests/unit/,test_prefix_cache test_prefix_disk): $(BUILD)/obj/tests/unit/prefix_rig.o
 $(addprefix $(BUILD)/tests/unit/,test_scheduler test_scheduler_preemption test_scheduler_forks): $(BUILD)/obj/tests/unit/scheduler_bench.o
 # The CUDA kernels run on the CPU by fibers, which the sanitizers cannot follow.
 CUDA_CASE_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/kernels/cuda_*cases.c)))
@@ -183,7 +185,7 @@ $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/test
 # Programs first, then scripts; what a sanitizer build runs leaves out what needs no C of ours.
 TEST_NAMES    := $(patsubst $(BUILD)/tests/%,%,$(TESTS) $(REPLAYS))
 TEST_SCRIPTS  := $(patsubst tests/%,%,$(sort $(wildcard tests/kernels/test_*.sh tests/fleet/test_*.sh tests/fleet/test_*.mjs tests/clients/test_*.mjs tests/browser/test_*.mjs)))
-THREAD_TESTS  := $(filter unit/test_ring unit/test_prefix_cache unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_engine_loop,$(TEST_NAMES))
+THREAD_TESTS  := $(filter unit/test_ring unit/test_prefix_cache unit/test_prefix_disk unit/test_thread kernels/test_pool unit/test_coordinator_link unit/test_coordinator_link_peers unit/test_engine_loop,$(TEST_NAMES))
 # Minutes of arithmetic on paths that other tests run under the sanitizers as well.
 SAN_SKIPS     := golden/test_chunks golden/test_tiers golden/test_company golden/test_kv_types clients/test_conversations.mjs clients/test_integrity.mjs clients/test_schemas.mjs clients/test_ai_sdk.mjs clients/test_langchain.mjs clients/test_zod.mjs fleet/test_failover_forms.mjs fleet/test_deploy.mjs browser/test_dashboard.mjs
 SAN_SKIPS     += golden/test_poison golden/test_recall golden/test_speculation unit/test_budget clients/test_embeddings.mjs clients/test_equality.mjs
