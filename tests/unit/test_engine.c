@@ -1,8 +1,4 @@
-/* test_engine.c - a real engine on the demo model, from submit to done.
- *
- * All on one engine where the test does not need another, so that what one test leaves
- * behind is seen by the next.  The allocator is watched while tokens are decoded.
- */
+/* test_engine.c - a real engine on the demo model, from submit to done: what it answers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,76 +7,8 @@
 #include <cmocka.h>
 
 #include "common/json.h"
-#include "tests/engine_run.h"
-#include <stdatomic.h>
+#include "tests/unit/engine_shared.h"
 #include <stdio.h>
-
-/* --- the allocator, watched --- */
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-
-static atomic_bool watching;
-static atomic_uint n_allocations;
-static atomic_uint failing; /* number of the allocation that gets nothing; 0: none */
-
-#ifndef SANITIZED
-/* glibc's own entry points; the definitions below take the place of its public ones in
- * this program, for all its threads. */
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_realloc(void *, size_t);
-
-/* Counts one while it is being watched; false when this one shall fail. */
-static bool may_allocate(void) {
-    if (!atomic_load(&watching)) return true;
-    return atomic_fetch_add(&n_allocations, 1) + 1 != atomic_load(&failing);
-}
-
-void *malloc(size_t n) {
-    return may_allocate() ? __libc_malloc(n) : NULL;
-}
-
-void *calloc(size_t n, size_t size) {
-    return may_allocate() ? __libc_calloc(n, size) : NULL;
-}
-
-void *realloc(void *p, size_t n) {
-    return may_allocate() ? __libc_realloc(p, n) : NULL;
-}
-#endif
-
-/* --- the engine that most tests share --- */
-
-static engine_run shared;
-
-static int open_shared(void **state) {
-    (void)state;
-    engine_params params = run_params();
-    run_open(&shared, &params);
-    return 0;
-}
-
-static int close_shared(void **state) {
-    (void)state;
-    run_close(&shared);
-    return 0;
-}
-
-#define MESSAGE(question) "{\"messages\":[{\"role\":\"user\",\"content\":\"" question "\"}]"
-#define ASK(question)     MESSAGE(question) ",\"temperature\":0"
-#define FOX               MESSAGE("Tell me a story about a fox and a lamp.")
-#define ROSE              ASK("Who wrote The Name of the Rose?")
-#define PRODUCT           ASK("What is 17 × 23?")
-#define NAPOLEON          ASK("In what year was Napoleon born?")
-#define STORY             ASK("Tell me a story about a fox and a lamp.")
-#define COUNT             ASK("Count from 1 to 40.")
 
 static void the_three_questions_are_answered_right(void **state) {
     (void)state;
@@ -162,147 +90,6 @@ static void many_at_once_answer_as_each_alone(void **state) {
         assert_string_equal(shared.answers[i].choices[0].content, alone[i % N]);
     }
     free(alone);
-}
-
-static void a_cancelled_request_ends_at_once_and_harms_nobody(void **state) {
-    (void)state;
-    run_forget(&shared);
-    run_submit(&shared, 1, WIRE_CHAT, STORY ",\"ignore_eos\":true}");
-    run_submit(&shared, 2, WIRE_CHAT, ROSE "}");
-    run_submit(&shared, 3, WIRE_CHAT, STORY "}");
-    assert_true(engine_cancel(shared.e, 3, 0)); /* before its first token */
-    assert_true(shared.answers[3].failed);
-    run_steps(&shared, 8);
-    assert_true(shared.answers[1].choices[0].n_ids > 0);
-    assert_true(engine_cancel(shared.e, 1, 0));
-    assert_true(shared.answers[1].failed);
-    assert_int_equal(shared.answers[1].http_status, 499);
-    assert_false(engine_cancel(shared.e, 1, 0));
-    assert_false(engine_cancel(shared.e, 2, 7)); /* another epoch */
-    run_all(&shared);
-    assert_non_null(strstr(shared.answers[2].choices[0].content, "Umberto Eco"));
-}
-
-static void a_wrong_body_is_an_error_with_its_field(void **state) {
-    (void)state;
-    static const struct {
-        wire_kind kind;
-        const char *body, *param;
-    } cases[] = {
-        {WIRE_CHAT, "{", ""},
-        {WIRE_CHAT, "{}", "messages"},
-        {WIRE_CHAT, ROSE ",\"top_p\":7}", "top_p"},
-        {WIRE_CHAT, ROSE ",\"n\":\"two\"}", "n"},
-        {WIRE_CHAT,
-         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
-         "messages[0].content[0]"},
-        {WIRE_COMPLETION, "{\"prompt\":\"\"}", "prompt"},
-        {WIRE_COMPLETION, "{\"prompt\":[4096]}", "prompt[0]"},
-        {WIRE_EMBED, "{\"input\":\"x\"}", "input"},
-        {WIRE_EMBED, "{\"input\":[\"x\",[4096]]}", "input[1]"},
-        {WIRE_RERANK, "{\"query\":\"x\",\"documents\":[7]}", "documents[0]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const run_answer *a = run_one(&shared, cases[i].kind, cases[i].body);
-        assert_true(a->failed);
-        assert_int_equal(a->http_status, 400);
-        assert_false(a->retryable);
-        assert_string_equal(a->param, cases[i].param);
-        assert_true(strlen(a->error) > 0);
-    }
-}
-
-/* A chat whose one message repeats "word " n times. */
-static char *long_chat(int n, const char *rest) {
-    json_text body = {0};
-    json_text_format(&body,
-                     "{\"temperature\":0,\"messages\":[{\"role\":\"user\",\"content\":\"");
-    for (int i = 0; i < n; i++)
-        json_text_format(&body, "word ");
-    json_text_format(&body, "\"}]%s}", rest);
-    assert_false(body.failed);
-    return body.bytes;
-}
-
-static void a_prompt_beyond_the_context_is_refused_with_both_numbers(void **state) {
-    (void)state;
-    const int lengths[] = {1500, 200000};
-    for (int i = 0; i < 2; i++) {
-        char *body = long_chat(lengths[i], "");
-        const run_answer *a = run_one(&shared, WIRE_CHAT, body);
-        assert_true(a->failed);
-        assert_int_equal(a->http_status, 400);
-        assert_string_equal(a->code, "context_length_exceeded");
-        assert_string_equal(a->param, "messages");
-        assert_non_null(strstr(a->error, "1024"));
-        int n_tokens = 0;
-        const char *has = strstr(a->error, "messages has ");
-        assert_non_null(has);
-        assert_int_equal(sscanf(has, "messages has at least %d", &n_tokens) == 1 ||
-                             sscanf(has, "messages has %d", &n_tokens) == 1,
-                         1);
-        assert_true(n_tokens > 1024);
-        free(body);
-    }
-}
-
-/* A completion's prompt is text or ids; neither is cut. */
-static void a_completion_beyond_the_context_is_refused_with_both_numbers(void **state) {
-    (void)state;
-    json_text text = {0}, ids = {0};
-    for (int i = 0; i < 1500; i++) {
-        json_text_format(&text, "%s", i == 0 ? "{\"prompt\":\"word" : " word");
-        json_text_format(&ids, "%s", i == 0 ? "{\"prompt\":[7" : ",7");
-    }
-    json_text_format(&text, "\"}");
-    json_text_format(&ids, "]}");
-    const json_text *const cases[] = {&text, &ids};
-    const char *const lengths[] = {"prompt has ", "prompt has 1500;"};
-    for (int i = 0; i < 2; i++) {
-        assert_false(cases[i]->failed);
-        const run_answer *a = run_one(&shared, WIRE_COMPLETION, cases[i]->bytes);
-        assert_true(a->failed);
-        assert_int_equal(a->http_status, 400);
-        assert_string_equal(a->code, "context_length_exceeded");
-        assert_string_equal(a->param, "prompt");
-        assert_non_null(strstr(a->error, lengths[i]));
-        assert_non_null(strstr(a->error, "1024"));
-    }
-    json_text_release(&text);
-    json_text_release(&ids);
-}
-
-static void generation_ends_by_length_at_its_limit_or_the_contexts(void **state) {
-    (void)state;
-    const run_answer *a = run_one(&shared, WIRE_CHAT, STORY ",\"max_tokens\":5}");
-    assert_int_equal(a->choices[0].finish, WIRE_FINISH_LENGTH);
-    assert_int_equal(a->choices[0].n_ids, 5);
-    char *body = long_chat(900, ",\"ignore_eos\":true,\"max_tokens\":100000");
-    a = run_one(&shared, WIRE_CHAT, body);
-    free(body);
-    assert_true(a->done);
-    assert_int_equal(a->choices[0].finish, WIRE_FINISH_LENGTH);
-    assert_int_equal(a->usage.prompt_tokens + a->usage.completion_tokens, 1024);
-}
-
-static void a_deadline_ends_a_request_wherever_it_is(void **state) {
-    (void)state;
-    run_forget(&shared);
-    for (uint64_t i = 0; i < 6; i++) { /* four run, two wait */
-        wire_submit submit = {.request = i,
-                              .kind = WIRE_CHAT,
-                              .body = wire_text(STORY ",\"ignore_eos\":true}",
-                                                strlen(STORY ",\"ignore_eos\":true}")),
-                              .deadline_ms = 60};
-        run_submit_wire(&shared, &submit);
-    }
-    run_submit(&shared, 6, WIRE_CHAT, ROSE "}");
-    run_all(&shared);
-    for (int i = 0; i < 6; i++) {
-        assert_true(shared.answers[i].failed);
-        assert_int_equal(shared.answers[i].http_status, 504);
-    }
-    assert_true(shared.answers[6].done);
 }
 
 static void the_same_seed_gives_the_same_text_in_any_company(void **state) {
@@ -473,101 +260,6 @@ static void a_bias_forbids_and_forces_tokens(void **state) {
         assert_int_equal(a->choices[0].ids[i], 77);
 }
 
-static void a_second_request_of_the_same_name_is_not_taken(void **state) {
-    (void)state;
-    error err = {0};
-    wire_submit submit = {
-        .request = 0, .kind = WIRE_CHAT, .body = wire_text(ROSE "}", strlen(ROSE "}"))};
-    run_forget(&shared);
-    run_submit_wire(&shared, &submit);
-    assert_int_equal(engine_submit(shared.e, &submit, &err), STATUS_BAD_INPUT);
-    run_all(&shared);
-    assert_true(shared.answers[0].done);
-}
-
-static void a_full_queue_takes_nothing_and_calls_nobody(void **state) {
-    (void)state;
-    error err = {0};
-    run_forget(&shared);
-    const char *many = STORY ",\"n\":128,\"max_tokens\":2}";
-    wire_submit submit = {.kind = WIRE_CHAT, .body = wire_text(many, strlen(many))};
-    status rc = STATUS_OK;
-    uint64_t n = 0;
-    for (; n < 8 && rc == STATUS_OK; n++) {
-        submit.request = n;
-        rc = engine_submit(shared.e, &submit, &err);
-    }
-    assert_int_equal(rc, STATUS_UNAVAILABLE);
-    assert_int_equal(n, 3);
-    assert_false(shared.answers[2].failed);
-    for (uint64_t i = 0; i < 2; i++)
-        assert_true(engine_cancel(shared.e, i, 0));
-    run_all(&shared);
-}
-
-static void decoding_allocates_nothing(void **state) {
-    (void)state;
-#ifdef SANITIZED
-    skip(); /* the sanitizer owns the allocator */
-#endif
-    run_forget(&shared);
-    const char *rest = ",\"ignore_eos\":true,\"max_tokens\":64}";
-    char body[512];
-    for (uint64_t i = 0; i < 3; i++) {
-        (void)snprintf(body, sizeof body, "%s%s%s", FOX,
-                       i == 0   ? ",\"temperature\":0"
-                       : i == 1 ? ",\"temperature\":0.8,\"top_p\":0.9,\"presence_penalty\":0.5"
-                                : ",\"top_k\":9,\"temperature\":1,\"stop\":[\"zzz\"]",
-                       rest);
-        run_submit(&shared, i, WIRE_CHAT, body);
-    }
-    run_steps(&shared, 4); /* prompts are through */
-    atomic_store(&n_allocations, 0);
-    atomic_store(&watching, true);
-    run_steps(&shared, 40);
-    atomic_store(&watching, false);
-    assert_int_equal(shared.answers[0].choices[0].n_ids, 44);
-    assert_int_equal(atomic_load(&n_allocations), 0);
-    run_all(&shared);
-}
-
-/* Every allocation of a submit fails once; each time the request is shed as a whole. */
-static void a_submit_without_memory_is_shed_and_harms_nobody(void **state) {
-    (void)state;
-#ifdef SANITIZED
-    skip();
-#endif
-    const char *body = STORY ",\"presence_penalty\":1,\"stop\":[\"a b\"],\"n\":2,"
-                             "\"logit_bias\":{\"5\":1},\"logprobs\":true}";
-    wire_submit submit = {.kind = WIRE_CHAT, .body = wire_text(body, strlen(body))};
-    unsigned nth = 0;
-    for (bool reached = true; reached; nth++) {
-        error err = {0};
-        run_forget(&shared);
-        atomic_store(&n_allocations, 0);
-        atomic_store(&failing, nth + 1);
-        atomic_store(&watching, true);
-        status rc = engine_submit(shared.e, &submit, &err);
-        atomic_store(&watching, false);
-        reached = atomic_load(&n_allocations) > nth;
-        if (!reached) {
-            assert_int_equal(rc, STATUS_OK);
-            assert_false(shared.answers[0].failed);
-        } else if (rc != STATUS_NO_MEMORY) {
-            /* cJSON does not say why it gave no tree, so that is taken for bad JSON. */
-            if (strstr(shared.answers[0].error, "not valid JSON") == NULL) {
-                fail_msg("allocation %u failed and the status was %d", nth + 1, (int)rc);
-            }
-        }
-    }
-    atomic_store(&failing, 0);
-    assert_true(nth > 20);
-    assert_true(engine_cancel(shared.e, 0, 0));
-    run_all(&shared);
-    const run_answer *a = run_one(&shared, WIRE_CHAT, ROSE "}");
-    assert_non_null(strstr(a->choices[0].content, "Umberto Eco"));
-}
-
 static void measuring_leaves_the_engine_as_it_was(void **state) {
     (void)state;
     error err = {0};
@@ -599,121 +291,6 @@ static void what_it_is_can_be_asked(void **state) {
     assert_int_equal(engine_model_config(shared.e)->n_experts, 32);
 }
 
-/* --- engines of their own --- */
-
-static void slots_are_counted_and_change_no_answer(void **state) {
-    (void)state;
-    engine_params params = run_params();
-    engine_run run = {0};
-    params.n_slots = 64;
-    run_open(&run, &params);
-    assert_int_equal(engine_n_slots(run.e), 64);
-    const run_answer *a = run_one(&run, WIRE_CHAT, ROSE "}");
-    assert_non_null(strstr(a->choices[0].content, "Umberto Eco"));
-    assert_true(a->usage.hit_rate > 0 && a->usage.hit_rate < 1);
-    assert_true(a->usage.misses_per_token > 0 && a->usage.misses_per_token <= 8 * 32);
-    engine_stats stats;
-    engine_read_stats(run.e, &stats);
-    assert_true(stats.hit_rate > 0 && stats.hit_rate < 1);
-    run_close(&run);
-}
-
-/* The smallest memory that the demo model with this context fits in gives a handful of
- * pages, so that four long texts cannot all be held. */
-static void open_narrow(engine_run *run, engine_params *params) {
-    error err = {0};
-    const engine_sink sink = {run, run_tokens, run_done, run_error};
-    run->answers = calloc(RUN_MAX_REQUESTS, sizeof *run->answers);
-    assert_non_null(run->answers);
-    for (params->ram_mib = 16; params->ram_mib < 128; params->ram_mib++) {
-        if (engine_open(&run->e, params, &sink, &err) == STATUS_OK) return;
-        assert_null(run->e);
-    }
-    fail_msg("%s", err.text);
-}
-
-static void texts_that_outgrow_the_memory_take_turns_and_stay_the_same(void **state) {
-    (void)state;
-    enum { N = 4 };
-    static int32_t alone[N][RUN_IDS];
-    engine_params params = run_params();
-    engine_run run = {0};
-    char body[512];
-    params.n_context = 640;
-    open_narrow(&run, &params);
-    engine_stats stats;
-    engine_read_stats(run.e, &stats);
-    assert_true(stats.kv_pages_total < 20);
-    for (uint64_t i = 0; i < N; i++) {
-        (void)snprintf(
-            body, sizeof body,
-            "%s,\"seed\":%d,\"temperature\":1.2,\"max_tokens\":300,\"ignore_eos\":true}", FOX,
-            (int)i);
-        run_forget(&run);
-        run_submit(&run, 0, WIRE_CHAT, body);
-        run_all(&run);
-        memcpy(alone[i], run.answers[0].choices[0].ids, sizeof alone[i]);
-    }
-    run_forget(&run);
-    for (uint64_t i = 0; i < N; i++) {
-        (void)snprintf(
-            body, sizeof body,
-            "%s,\"seed\":%d,\"temperature\":1.2,\"max_tokens\":300,\"ignore_eos\":true}", FOX,
-            (int)i);
-        run_submit(&run, i, WIRE_CHAT, body);
-    }
-    run_steps(&run, 40);
-    engine_read_stats(run.e, &stats);
-    uint32_t running = stats.running;
-    run_steps(&run, 200);
-    engine_read_stats(run.e, &stats);
-    assert_true(stats.running < running); /* someone had to wait again */
-    run_all(&run);
-    for (int i = 0; i < N; i++) {
-        assert_int_equal(run.answers[i].choices[0].n_ids, 300);
-        assert_memory_equal(run.answers[i].choices[0].ids, alone[i], 300 * sizeof(int32_t));
-    }
-    run_close(&run);
-}
-
-static void closing_ends_everyone(void **state) {
-    (void)state;
-    engine_params params = run_params();
-    engine_run run = {0};
-    params.n_sequences = 1;
-    run_open(&run, &params);
-    run_submit(&run, 0, WIRE_CHAT, STORY "}");
-    run_submit(&run, 1, WIRE_CHAT, STORY "}");
-    run_steps(&run, 3);
-    engine_close(run.e);
-    for (int i = 0; i < 2; i++) {
-        assert_true(run.answers[i].failed);
-        assert_int_equal(run.answers[i].http_status, 503);
-        assert_true(run.answers[i].retryable);
-    }
-    free(run.answers);
-    engine_close(NULL);
-}
-
-static void what_cannot_be_opened_says_why(void **state) {
-    (void)state;
-    const engine_sink sink = {NULL, run_tokens, run_done, run_error};
-    error err = {0};
-    engine *e = NULL;
-    engine_params params = run_params();
-    params.model_path = "/nowhere/model.gguf";
-    assert_int_not_equal(engine_open(&e, &params, &sink, &err), STATUS_OK);
-    assert_non_null(strstr(err.text, "/nowhere/model.gguf"));
-    params = run_params();
-    params.n_slots = 8;
-    assert_int_equal(engine_open(&e, &params, &sink, &err), STATUS_BAD_INPUT);
-    assert_non_null(strstr(err.text, "slots = 8"));
-    params = run_params();
-    params.ram_mib = 8;
-    assert_int_equal(engine_open(&e, &params, &sink, &err), STATUS_NO_MEMORY);
-    assert_null(e);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_three_questions_are_answered_right),
@@ -721,12 +298,6 @@ int main(void) {
         cmocka_unit_test(a_raw_completion_has_no_template_and_one_channel),
         cmocka_unit_test(what_a_user_writes_cannot_spell_control_tokens),
         cmocka_unit_test(many_at_once_answer_as_each_alone),
-        cmocka_unit_test(a_cancelled_request_ends_at_once_and_harms_nobody),
-        cmocka_unit_test(a_wrong_body_is_an_error_with_its_field),
-        cmocka_unit_test(a_prompt_beyond_the_context_is_refused_with_both_numbers),
-        cmocka_unit_test(a_completion_beyond_the_context_is_refused_with_both_numbers),
-        cmocka_unit_test(generation_ends_by_length_at_its_limit_or_the_contexts),
-        cmocka_unit_test(a_deadline_ends_a_request_wherever_it_is),
         cmocka_unit_test(the_same_seed_gives_the_same_text_in_any_company),
         cmocka_unit_test(each_choice_has_its_finish_and_usage_adds_them_up),
         cmocka_unit_test(a_stop_string_ends_the_content_and_is_not_shown),
@@ -736,16 +307,8 @@ int main(void) {
         cmocka_unit_test(counting_and_tokenizing_answer_at_once),
         cmocka_unit_test(log_probabilities_are_those_of_the_tokens),
         cmocka_unit_test(a_bias_forbids_and_forces_tokens),
-        cmocka_unit_test(a_second_request_of_the_same_name_is_not_taken),
-        cmocka_unit_test(a_full_queue_takes_nothing_and_calls_nobody),
-        cmocka_unit_test(decoding_allocates_nothing),
-        cmocka_unit_test(a_submit_without_memory_is_shed_and_harms_nobody),
         cmocka_unit_test(measuring_leaves_the_engine_as_it_was),
         cmocka_unit_test(what_it_is_can_be_asked),
-        cmocka_unit_test(slots_are_counted_and_change_no_answer),
-        cmocka_unit_test(texts_that_outgrow_the_memory_take_turns_and_stay_the_same),
-        cmocka_unit_test(closing_ends_everyone),
-        cmocka_unit_test(what_cannot_be_opened_says_why),
     };
     return cmocka_run_group_tests(tests, open_shared, close_shared);
 }
