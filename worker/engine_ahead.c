@@ -7,6 +7,16 @@
  * prompt they can: the next turn skips the answer, too, and its text is that of a chat of
  * which nothing is held.  It costs what the next turn would pay, earlier.
  *
+ * What the client will send back is guessed, as often as there is more than one way:
+ *
+ *     text                     the text that it was given, up to a stop string
+ *     calls of tools           the calls, as the template writes them, before a tool's result;
+ *                              there the template shows the deliberation, which some clients
+ *                              send back and others do not: both
+ *     several choices          each of the first few, in their order
+ *
+ * A guess that is wrong has cost idle time: what it left is of no use to another text.
+ *
  * Such a run is a request that tells nobody, behind everyone in the scheduler's order, and it
  * gives up its place whenever a request comes; what it has done by then is kept, and it goes
  * on from there later.
@@ -14,14 +24,18 @@
 #include "worker/engine_parts.h"
 
 #include "common/log.h"
+#include <stdlib.h>
 #include <string.h>
 
-enum { MAX_WAITING = 4 };
+enum { MAX_WAITING = 4, MAX_CHOICES = 4 };
 
-static bool is_plain_answer(const request *r) {
-    const choice *c = &r->choices[0];
-    return c->text.calls.n_calls == 0 && !c->text.stopped && c->over != WIRE_FINISH_NONE &&
-           c->text.n_tokens > c->text.n_reasoning;
+/* Ways to send back each choice: with its deliberation, and without. */
+enum { WITH_REASONING, WITHOUT_REASONING, WAYS };
+
+/* Whether anything of it can come back. */
+static bool is_answer(const choice *c) {
+    return c->over != WIRE_FINISH_NONE && c->text.n_tokens > c->text.n_reasoning &&
+           !c->text.calls.open && !c->text.calls.cut;
 }
 
 /* The newest; the oldest one too many goes. */
@@ -38,9 +52,7 @@ static void push_answered(engine *e, request *r) {
 bool engine_keep_for_ahead(engine *e, request *r) {
     if (!e->params.prefix_ahead || e->prefixes == NULL || r->ahead || !r->ended_well)
         return false;
-    if (r->job.kind != WIRE_CHAT || r->priority != SEQUENCE_INTERACTIVE || r->n_choices != 1)
-        return false;
-    if (!is_plain_answer(r)) return false;
+    if (r->job.kind != WIRE_CHAT || r->priority != SEQUENCE_INTERACTIVE) return false;
     push_answered(e, r);
     return true;
 }
@@ -53,49 +65,141 @@ void engine_forget_answered(engine *e) {
     }
 }
 
-/* --- the beginning of the next turn's prompt --- */
+/* --- what the client was told --- */
 
-/* What the client was told of the answer: its ids give the same text again. */
-static status spell_answer(const request *r, json_text *out, error *err) {
+typedef struct told {
+    json_text reasoning, content;
+    cJSON *calls;        /* as the template reads them; NULL: none */
+    json_text arguments; /* of the last call, as they came */
+} told;
+
+static void told_release(told *t) {
+    json_text_release(&t->reasoning);
+    json_text_release(&t->content);
+    json_text_release(&t->arguments);
+    cJSON_Delete(t->calls);
+}
+
+static status no_memory(error *err) {
+    return error_set(err, STATUS_NO_MEMORY, "no memory for an answer");
+}
+
+static status begin_call(told *t, const char *bytes, size_t length, error *err) {
+    char name[TOOL_CALL_MAX_NAME + 1];
+    if (length > TOOL_CALL_MAX_NAME) length = TOOL_CALL_MAX_NAME;
+    memcpy(name, bytes, length);
+    name[length] = '\0';
+    json_text_clear(&t->arguments);
+    if (t->calls == NULL) t->calls = cJSON_CreateArray();
+    cJSON *call = cJSON_CreateObject();
+    if (t->calls != NULL && cJSON_AddStringToObject(call, "name", name) != NULL &&
+        cJSON_AddItemToArray(t->calls, call))
+        return STATUS_OK;
+    cJSON_Delete(call);
+    return no_memory(err);
+}
+
+static status end_call(told *t, error *err) {
+    cJSON *arguments = NULL;
+    if (t->calls == NULL) return STATUS_OK;
+    status rc =
+        json_parse(&arguments, t->arguments.bytes, t->arguments.length, "arguments", err);
+    if (rc != STATUS_OK) return rc;
+    cJSON *call = cJSON_GetArrayItem(t->calls, cJSON_GetArraySize(t->calls) - 1);
+    if (cJSON_AddItemToObject(call, "arguments", arguments)) return STATUS_OK;
+    cJSON_Delete(arguments);
+    return no_memory(err);
+}
+
+/* What the last push gave. */
+static status hear(told *t, const generation *g, error *err) {
+    json_text_add(&t->reasoning, g->reasoning.bytes, g->reasoning.length);
+    json_text_add(&t->content, g->content.bytes, g->content.length);
+    for (size_t i = 0; i < g->calls.n_pieces; i++) {
+        const tool_piece *p = &g->calls.pieces[i];
+        const char *bytes = g->calls.out.bytes + p->at;
+        status rc = STATUS_OK;
+        if (p->kind == TOOL_BEGIN) {
+            rc = end_call(t, err);
+            if (rc == STATUS_OK) rc = begin_call(t, bytes, p->length, err);
+        } else if (p->kind == TOOL_ARGUMENTS) {
+            json_text_add(&t->arguments, bytes, p->length);
+        }
+        if (rc != STATUS_OK) return rc;
+    }
+    return STATUS_OK;
+}
+
+/* Its ids give the same text and calls again. */
+static status hear_again(told *t, const request *r, const choice *c, error *err) {
     generation g = {0};
-    const choice *c = &r->choices[0];
     const sequence *s = &c->timeline;
     status rc = generation_init(&g, r->context->vocab, true, r->opens_thinking, r->job.stops,
                                 r->job.n_stops, err);
     if (rc != STATUS_OK) return rc;
+    if (r->job.tools != NULL) generation_divide(&g, r->job.tools, r->job.single_call);
     g.repairs = c->text.repairs;
-    for (uint32_t i = r->n_prompt; i < s->n_tokens; i++) {
-        json_text_add(out, g.content.bytes, g.content.length);
-        generation_push(&g, s->tokens[i]);
+    uint32_t n = s->n_tokens - r->n_prompt + (c->ending >= 0);
+    for (uint32_t i = 0; i < n && rc == STATUS_OK; i++) {
+        uint32_t at = r->n_prompt + i;
+        if (i > 0) rc = hear(t, &g, err);
+        generation_push(&g, at < s->n_tokens ? s->tokens[at] : c->ending);
     }
     generation_finish(&g, c->over == WIRE_FINISH_LENGTH); /* adds to that of the last token */
-    json_text_add(out, g.content.bytes, g.content.length);
-    bool failed = g.failed || out->failed;
+    if (rc == STATUS_OK) rc = hear(t, &g, err);
+    if (rc == STATUS_OK) rc = end_call(t, err);
+    bool failed = g.failed || t->reasoning.failed || t->content.failed || t->arguments.failed;
     generation_release(&g);
-    return failed ? error_set(err, STATUS_NO_MEMORY, "no memory for an answer") : STATUS_OK;
+    return rc == STATUS_OK && failed ? no_memory(err) : rc;
 }
 
-static bool add_message(cJSON *messages, const char *role, const char *content) {
+/* --- the beginning of the next turn's prompt --- */
+
+static cJSON *message_of(const char *role, const char *content) {
     cJSON *m = cJSON_CreateObject();
-    if (m == NULL || cJSON_AddStringToObject(m, "role", role) == NULL ||
-        cJSON_AddStringToObject(m, "content", content) == NULL ||
-        !cJSON_AddItemToArray(messages, m)) {
-        cJSON_Delete(m);
-        return false;
-    }
-    return true;
+    if (cJSON_AddStringToObject(m, "role", role) != NULL &&
+        cJSON_AddStringToObject(m, "content", content) != NULL)
+        return m;
+    cJSON_Delete(m);
+    return NULL;
 }
 
-/* The answer and whatever the user says next: what comes before that is certain. */
-static status add_turn(request *r, error *err) {
-    json_text said = {0};
-    status rc = spell_answer(r, &said, err);
-    cJSON *messages = cJSON_GetObjectItem(r->job.body, "messages");
-    if (rc == STATUS_OK &&
-        (said.length == 0 || !add_message(messages, "assistant", said.bytes) ||
-         !add_message(messages, "user", "?")))
-        rc = error_set(err, STATUS_NO_MEMORY, "no memory for an answer");
-    json_text_release(&said);
+/* As the client will send it; the calls go from t to it.  NULL: no memory. */
+static cJSON *answer_of(told *t, bool with_reasoning) {
+    cJSON *m = message_of("assistant", t->content.length > 0 ? t->content.bytes : "");
+    if (m == NULL) return NULL;
+    if (with_reasoning && t->reasoning.length > 0 &&
+        cJSON_AddStringToObject(m, "reasoning_content", t->reasoning.bytes) == NULL)
+        goto fail;
+    if (t->calls != NULL && !cJSON_AddItemToObject(m, "tool_calls", t->calls)) goto fail;
+    t->calls = NULL;
+    return m;
+fail:
+    cJSON_Delete(m);
+    return NULL;
+}
+
+static status add_message(cJSON *messages, cJSON *m, error *err) {
+    if (m != NULL && cJSON_AddItemToArray(messages, m)) return STATUS_OK;
+    cJSON_Delete(m);
+    return no_memory(err);
+}
+
+/* Add to the messages what was told and somebody's next word: what comes before that is certain.
+ * Nothing, where this way is that of another guess or there is nothing to send back. */
+static status add_turn(cJSON *messages, const request *r, uint32_t guess, error *err) {
+    told t = {0};
+    const choice *c = &r->choices[guess / WAYS];
+    bool with_reasoning = guess % WAYS == WITH_REASONING, calls = c->text.calls.n_calls > 0;
+    /* Before a user's word the template leaves out the deliberation. */
+    if (!with_reasoning && (!calls || c->text.n_reasoning == 0)) return STATUS_OK;
+    status rc = hear_again(&t, r, c, err);
+    if (rc != STATUS_OK || (!calls && t.content.length == 0)) goto done;
+    rc = add_message(messages, answer_of(&t, with_reasoning), err);
+    if (rc == STATUS_OK)
+        rc = add_message(messages, message_of(calls ? "tool" : "user", "?"), err);
+done:
+    told_release(&t);
     return rc;
 }
 
@@ -109,33 +213,74 @@ static uint32_t blocks_before(const prompt *p, size_t n) {
     return 0;
 }
 
-/* The request's timeline becomes that beginning: r->ahead says so.  It does not where that is no
- * longer than what is held of the request's own prompt. */
-static status become_ahead(request *r, error *err) {
+/* A request for the first n of these tokens that tells nobody. */
+static status make_ahead(request **out, const request *r, const token_list *ids, uint32_t n,
+                         error *err) {
+    request *a = calloc(1, sizeof *a);
+    if (a == NULL) return no_memory(err);
+    a->context = r->context;
+    a->id = r->id;
+    a->epoch = r->epoch;
+    a->ahead = true;
+    a->choices = calloc(1, sizeof *a->choices);
+    if (a->choices == NULL) {
+        request_free(a);
+        return no_memory(err);
+    }
+    a->n_choices = 1;
+    sequence *s = &a->choices[0].timeline;
+    status rc = sequence_init(s, ids->ids, n, n, err);
+    if (rc != STATUS_OK) {
+        request_free(a);
+        return rc;
+    }
+    s->owner = a;
+    s->priority = SEQUENCE_AHEAD;
+    (void)sequence_add_stop(s, n);
+    *out = a;
+    return STATUS_OK;
+}
+
+/* *out: a request for a guess about the turn after r, or NULL where there is nothing to run. */
+static status guess_turn(request **out, request *r, uint32_t guess, error *err) {
     const request_context *c = r->context;
     prompt p = {0};
     token_list ids = {0};
-    size_t n_before = (size_t)cJSON_GetArraySize(cJSON_GetObjectItem(r->job.body, "messages"));
-    status rc = add_turn(r, err);
-    if (rc == STATUS_OK) rc = chat_template_render(r->job.body, c->style, &p, err);
+    cJSON *messages = cJSON_GetObjectItem(r->job.body, "messages");
+    int n_before = cJSON_GetArraySize(messages);
+    *out = NULL;
+    status rc = add_turn(messages, r, guess, err);
+    if (rc != STATUS_OK || cJSON_GetArraySize(messages) == n_before) goto done;
+    rc = chat_template_render(r->job.body, c->style, &p, err);
     if (rc == STATUS_OK)
         rc = tokenizer_encode_prompt(c->vocab, &p, TOKENIZER_ADDED_NONE, &ids, err);
     if (rc != STATUS_OK) goto done;
-    uint32_t n = blocks_before(&p, n_before + 1);
-    uint32_t n_held = r->marks.n_stops > 0 ? r->marks.stops[r->marks.n_stops - 1] : 0;
-    if (n <= n_held || n > c->n_context) goto done;
-    sequence *s = &r->choices[0].timeline;
-    sequence_release(s);
-    rc = sequence_init(s, ids.ids, n, n, err);
-    if (rc != STATUS_OK) goto done;
-    s->owner = r;
-    s->priority = SEQUENCE_AHEAD;
-    (void)sequence_add_stop(s, n);
-    r->ahead = true;
+    uint32_t n = blocks_before(&p, (size_t)n_before + 1);
+    if (n > 0 && n <= c->n_context) rc = make_ahead(out, r, &ids, n, err);
 done:
+    while (cJSON_GetArraySize(messages) > n_before)
+        cJSON_DeleteItemFromArray(messages, n_before);
     token_list_release(&ids);
     prompt_release(&p);
     return rc;
+}
+
+/* A request for the next guess about the newest answer, which is freed when there are no more.
+ * NULL: nothing is to run for it. */
+static request *next_guess(engine *e) {
+    request *r = e->answered, *out = NULL;
+    error err = {0};
+    uint32_t n_guesses = WAYS * (r->n_choices < MAX_CHOICES ? r->n_choices : MAX_CHOICES);
+    if (r->n_guessed == n_guesses) {
+        e->answered = r->next;
+        request_free(r);
+        return NULL;
+    }
+    uint32_t guess = r->n_guessed++;
+    if (!is_answer(&r->choices[guess / WAYS])) return NULL;
+    if (guess_turn(&out, r, guess, &err) != STATUS_OK)
+        log_warn("not-run-ahead", "error=\"%s\"", err.text);
+    return out;
 }
 
 /* --- running --- */
@@ -146,17 +291,18 @@ static bool is_held(const engine *e, const sequence *s) {
 
 bool engine_begin_ahead(engine *e) {
     request *r = e->answered;
-    error err = {0};
     if (r == NULL) return false;
-    e->answered = r->next;
-    status rc = r->ahead ? STATUS_OK : become_ahead(r, &err);
-    if (rc != STATUS_OK) log_warn("not-run-ahead", "error=\"%s\"", err.text);
-    if (!r->ahead || is_held(e, &r->choices[0].timeline)) {
+    if (r->ahead) {
+        e->answered = r->next;
+    } else {
+        r = next_guess(e);
+    }
+    if (r == NULL || is_held(e, &r->choices[0].timeline)) {
         request_free(r);
         return true;
     }
     r->over = false;
-    r->started_ns = r->deadline_ns = 0;
+    r->started_ns = 0;
     r->next = e->requests;
     e->requests = e->ahead = r;
     bool taken = scheduler_submit(e->scheduler, &r->choices[0].timeline);

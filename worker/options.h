@@ -132,8 +132,8 @@ typedef struct model_options {
                     1048576, NULL,                                                             \
                     "long prompts can be resumed every so many tokens; 0: at messages alone"), \
         OPTIONS_KEY(s, m, "prefix.ahead", CONFIG_BOOL, prefix_ahead, "true", 0, 0, NULL,       \
-                    "while nothing else is to do, run an answer as what the next turn's "      \
-                    "prompt begins with"),                                                     \
+                    "while nothing else is to do, run an answer (text, calls of tools, each "  \
+                    "of the first 4 choices) as what the next turn's prompt begins with"),     \
         OPTIONS_KEY(s, m, "speculate", CONFIG_CHOICE, speculate, "auto", 0, 0,                 \
                     "auto|off|lookup|draft|mtp",                                               \
                     "who guesses tokens ahead: prompt look-up, a draft model, the model's "    \

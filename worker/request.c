@@ -166,6 +166,7 @@ static status make_choice(request *r, uint32_t index, const token_list *ids,
     if (rc != STATUS_OK) return rc;
     c->timeline.owner = r;
     c->timeline.choice = index;
+    c->ending = -1;
     rc = sampler_new(&c->draws, &params, cap < r->context->n_vocab ? cap : r->context->n_vocab,
                      err);
     if (rc != STATUS_OK) return rc;
@@ -197,6 +198,7 @@ static wire_finish put(request *r, choice *c, int32_t id) {
     generation_push(&c->text, id);
     wire_finish finish = budget_take(&c->spent, &c->text, id);
     if (c->text.stopped || tokenizer_is_end(r->context->vocab, id)) {
+        c->ending = id;
         /* Done by itself with its calls whole: a client can make them. */
         bool called = c->text.calls.n_calls > 0 && !c->text.calls.open;
         return was_spent && !called ? WIRE_FINISH_LENGTH : WIRE_FINISH_STOP;

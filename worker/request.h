@@ -61,6 +61,7 @@ typedef struct choice {
     answer_format *call_format; /* NULL: calls are free */
     bool in_call;
     size_t n_opened;  /* of the request's opening, tokens that have come */
+    int32_t ending;   /* the token that ended it and is not on the timeline; -1: none */
     wire_finish over; /* NONE: it goes on */
     bool open;
 } choice;
@@ -94,6 +95,7 @@ typedef struct request {
     bool over, ended_well;
     bool opens_thinking; /* its prompt does */
     bool ahead;          /* it tells nobody: see engine_ahead.c */
+    uint32_t n_guessed;  /* of what may come after it, see there */
     uint64_t number;     /* of the next TOKENS */
     json_text logprobs;
     token_list opening; /* of a forced call, see request_opening.h */

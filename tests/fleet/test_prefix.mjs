@@ -114,6 +114,29 @@ await test('while nothing else is to do, an answer becomes a beginning that the 
     assert.ok(plain[1].cached <= plain[0].prompt, JSON.stringify(plain));
 });
 
+await test('so does an answer up to a stop string, any of several, and a call of a tool', async () => {
+    const fleet = await startFleet([['amber', ...small]], ['--mesh-beat-s', '0.1']), name = await model(fleet);
+    const digits = '3.1415926535897932384626433832795028841971693993751058209749445923078164062862089986280';
+    const cook = { type: 'function', function: { name: 'cook', parameters: { type: 'object', properties: { what: { type: 'string', enum: [digits] } }, required: ['what'] } } };
+    const cases = [
+        { text: 'Count from 1 to 60.', more: { stop: ['50'] }, take: 0, next: 'user' },
+        { text: 'Tell me a story about a fox.', more: { n: 2, temperature: 1, seed: 7 }, take: 1, next: 'user' },
+        { text: 'What is the weather in Madrid?', more: { tools: [cook], tool_choice: 'required' }, take: 0, next: 'tool' }];
+    const held = async () => (await nodes(fleet))[0].beat;
+    for (const { text, more, take, next } of cases) {
+        const body = { model: name, messages: [{ role: 'user', content: text }], temperature: 0, max_tokens: 160, chat_template_kwargs: { enable_thinking: false }, ...more };
+        const before = await held(), { json } = await post(fleet, '/v1/chat/completions', body), { prompt_tokens: prompt, completion_tokens: completion } = json.usage;
+        const n = json.choices.length, pages = Math.floor((prompt + completion / n - 6) / 64);
+        await until(async () => { const b = await held(); return b.prefix_pages >= before.prefix_pages + pages && b.prefix_snapshots >= before.prefix_snapshots + n; }, 'it has run');
+        const { message } = json.choices[take], call = message.tool_calls?.[0];
+        assert.equal(call !== undefined, next === 'tool');
+        const messages = [...body.messages, message, { role: next, content: 'Thank you.', ...(call ? { tool_call_id: call.id } : {}) }];
+        const second = (await post(fleet, '/v1/chat/completions', { ...body, messages, tool_choice: undefined, n: 1, max_tokens: 8 })).json.usage;
+        assert.ok(second.prompt_tokens_details.cached_tokens > prompt, JSON.stringify([text, json.usage, second]));
+    }
+    await fleet.stop();
+});
+
 await test('with the memory turned off everything runs, and says so', async () => {
     const fleet = await startFleet([['amber', ...small, '--prefix-ram-mib', '0']]);
     const chat = new Chat(fleet, await model(fleet));
