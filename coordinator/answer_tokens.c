@@ -7,6 +7,7 @@
  */
 #include "coordinator/answer.h"
 
+#include "common/body_reader.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,36 +21,27 @@ static const char *const switches[] = {
     "add_special", "add_special_tokens", NULL,
 };
 
-static status refuse(char param[CHAT_PARAM_SIZE], const char *name, const char *what,
-                     error *err) {
-    (void)snprintf(param, CHAT_PARAM_SIZE, "%s", name);
-    return error_set(err, STATUS_BAD_INPUT, "%s: %s", name, what);
-}
-
-static status check(chat_params *p, const cJSON *root, char param[CHAT_PARAM_SIZE],
-                    error *err) {
-    const cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model");
-    if (!cJSON_IsObject(root))
-        return error_set(err, STATUS_BAD_INPUT, "request body: is not a JSON object");
-    if (model != NULL && !cJSON_IsNull(model)) {
+static status check(chat_params *p, const body_reader *r) {
+    const cJSON *model = body_find(r, "model");
+    if (model != NULL) {
         if (!cJSON_IsString(model) || strlen(model->valuestring) > WIRE_MAX_NAME)
-            return refuse(param, "model", "is not a name of up to 128 bytes", err);
+            return body_refuse(r, "model", "is not a name of up to 128 bytes");
         (void)snprintf(p->model, sizeof p->model, "%s", model->valuestring);
     }
     for (const char *const *name = switches; *name != NULL; name++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(root, *name);
-        if (value != NULL && !cJSON_IsNull(value) && !cJSON_IsBool(value))
-            return refuse(param, *name, "is not true or false", err);
+        const cJSON *value = body_find(r, *name);
+        if (value != NULL && !cJSON_IsBool(value))
+            return body_refuse(r, *name, "is not true or false");
     }
     return STATUS_OK;
 }
 
 /* Only what has a meaning travels, each field once. */
-static char *body_of(const cJSON *root) {
+static char *body_of(const body_reader *r) {
     cJSON *body = cJSON_CreateObject();
     for (const char *const *name = forwarded; *name != NULL; name++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(root, *name);
-        if (value == NULL || cJSON_IsNull(value)) continue;
+        const cJSON *value = body_find(r, *name);
+        if (value == NULL) continue;
         cJSON *copy = cJSON_Duplicate(value, true);
         if (cJSON_AddItemToObject(body, *name, copy)) continue;
         cJSON_Delete(copy);
@@ -63,22 +55,21 @@ static char *body_of(const cJSON *root) {
 
 static status read_tokens(chat_params *out, const char *body, size_t length,
                           char param[CHAT_PARAM_SIZE], error *err) {
+    body_reader r;
     memset(out, 0, sizeof *out);
-    param[0] = '\0';
-    cJSON *root = NULL;
-    status rc = json_parse(&root, body, length, "request body", err);
-    if (rc == STATUS_OK) rc = check(out, root, param, err);
+    status rc = body_open(&r, body, length, param, err);
+    if (rc == STATUS_OK) rc = check(out, &r);
     if (rc == STATUS_OK) {
         out->priority = -1;
         out->n_choices = 1;
         out->prompt_bytes = length;
-        out->body = body_of(root);
+        out->body = body_of(&r);
         if (out->body == NULL)
-            rc = error_set(err, STATUS_NO_MEMORY, "no memory for the request");
+            rc = body_no_memory(&r);
         else
             out->n_body = strlen(out->body);
     }
-    cJSON_Delete(root);
+    cJSON_Delete(r.body);
     return rc;
 }
 

@@ -1,19 +1,13 @@
 #include "coordinator/chat_build.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-status chat_build_begin(chat_build *b, const field_name *names, cJSON **from, const char *body,
-                        size_t length, char param[CHAT_PARAM_SIZE], error *err) {
-    *b = (chat_build){.names = names, .param = param, .err = err};
-    *from = NULL;
-    param[0] = '\0';
-    status rc = json_parse(from, body, length, "request body", err);
+status chat_build_begin(chat_build *b, const field_name *names, const char *body, size_t length,
+                        char param[CHAT_PARAM_SIZE], error *err) {
+    *b = (chat_build){.names = names};
+    status rc = body_open(&b->in, body, length, param, err);
     if (rc != STATUS_OK) return rc;
-    b->from = *from;
-    if (!cJSON_IsObject(*from))
-        return error_set(err, STATUS_BAD_INPUT, "request body: is not a JSON object");
     b->root = cJSON_CreateObject();
     b->messages = b->root == NULL ? NULL : cJSON_AddArrayToObject(b->root, "messages");
     b->failed = b->messages == NULL;
@@ -21,40 +15,16 @@ status chat_build_begin(chat_build *b, const field_name *names, cJSON **from, co
 }
 
 status chat_build_end(chat_build *b, chat_params *out, status rc) {
-    if (rc == STATUS_OK && b->failed)
-        rc = error_set(b->err, STATUS_NO_MEMORY, "no memory for the request");
+    if (rc == STATUS_OK && b->failed) rc = body_no_memory(&b->in);
     if (rc == STATUS_OK) {
-        rc = chat_params_take(out, b->root, b->param, b->err);
+        rc = chat_params_take(out, b->root, b->in.param, b->in.err);
         if (rc != STATUS_OK)
-            field_names_apply(b->names, b->param, b->err->text, sizeof b->err->text);
+            field_names_apply(b->names, b->in.param, b->in.err->text, sizeof b->in.err->text);
     }
     cJSON_Delete(b->root);
     json_text_release(&b->reasoning);
     b->root = b->messages = NULL;
     return rc;
-}
-
-status chat_build_refuse(const chat_build *b, const char *path, const char *what) {
-    (void)snprintf(b->param, CHAT_PARAM_SIZE, "%s", path);
-    return error_set(b->err, STATUS_BAD_INPUT, "%s: %s", path, what);
-}
-
-const cJSON *chat_build_find(const cJSON *object, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNull(item) ? NULL : item;
-}
-
-bool chat_build_is_whole(const cJSON *item, double min, double max) {
-    double v = item->valuedouble;
-    return cJSON_IsNumber(item) && v >= min && v <= max && !(v > floor(v));
-}
-
-bool chat_build_is_ids(const cJSON *list) {
-    if (!cJSON_IsArray(list) || list->child == NULL) return false;
-    for (const cJSON *id = list->child; id != NULL; id = id->next) {
-        if (!chat_build_is_whole(id, 0, INT32_MAX)) return false;
-    }
-    return true;
 }
 
 void chat_build_put(chat_build *b, cJSON *object, const char *name, cJSON *item) {
@@ -68,7 +38,7 @@ void chat_build_put_text(chat_build *b, cJSON *object, const char *name, const c
 }
 
 void chat_build_copy(chat_build *b, const char *as, const char *name) {
-    const cJSON *value = chat_build_find(b->from, as);
+    const cJSON *value = body_find(&b->in, as);
     if (value != NULL) chat_build_put(b, b->root, name, cJSON_Duplicate(value, true));
 }
 
@@ -124,11 +94,11 @@ void chat_build_tool(chat_build *b, cJSON *tools, const cJSON *tool, const char 
     cJSON *function = out == NULL ? NULL : cJSON_AddObjectToObject(out, "function");
     chat_build_put_text(b, out, "type", "function");
     for (size_t i = 0; i < 2; i++) {
-        const cJSON *value = chat_build_find(tool, names[i][0]);
+        const cJSON *value = body_field(tool, names[i][0]);
         if (value != NULL)
             chat_build_put(b, function, names[i][1], cJSON_Duplicate(value, true));
     }
-    const cJSON *parameters = chat_build_find(tool, schema);
+    const cJSON *parameters = body_field(tool, schema);
     if (parameters != NULL)
         chat_build_put(b, function, "parameters", cJSON_Duplicate(parameters, true));
     if (out != NULL && cJSON_AddItemToArray(tools, out)) return;

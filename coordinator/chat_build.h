@@ -7,40 +7,29 @@
 #ifndef SILICEO_COORDINATOR_CHAT_BUILD_H
 #define SILICEO_COORDINATOR_CHAT_BUILD_H
 
-#include "common/error.h"
-#include "common/json.h"
+#include "common/body_reader.h"
 #include "coordinator/chat_params.h"
 #include "coordinator/field_names.h"
 
 typedef struct chat_build {
-    const cJSON *from; /* the foreign request */
-    cJSON *root;       /* the chat request */
-    cJSON *messages;   /* in root */
+    body_reader in;  /* of the foreign request, whose body is the caller's to delete */
+    cJSON *root;     /* the chat request */
+    cJSON *messages; /* in root */
     json_text reasoning;
     const field_name *names; /* the foreign ones of chat's fields */
-    char *param;             /* [CHAT_PARAM_SIZE] */
-    error *err;
-    bool failed; /* no memory */
+    bool failed;             /* no memory */
 } chat_build;
 
 /* Parses the body.  chat_build_end() is due also after an error. */
-status chat_build_begin(chat_build *b, const field_name *names, cJSON **from, const char *body,
-                        size_t length, char param[CHAT_PARAM_SIZE], error *err);
+status chat_build_begin(chat_build *b, const field_name *names, const char *body, size_t length,
+                        char param[CHAT_PARAM_SIZE], error *err);
 /* The checked parameters of what was built, if rc is STATUS_OK; frees everything. */
 status chat_build_end(chat_build *b, chat_params *out, status rc);
 
-/* STATUS_BAD_INPUT, "PATH: WHAT", and param is the path. */
-status chat_build_refuse(const chat_build *b, const char *path, const char *what);
-/* Present and not null. */
-const cJSON *chat_build_find(const cJSON *object, const char *name);
-/* A whole number from min to max. */
-bool chat_build_is_whole(const cJSON *item, double min, double max);
-/* A list of token ids, one at least. */
-bool chat_build_is_ids(const cJSON *list);
 /* object[name] = item, which is taken also on failure. */
 void chat_build_put(chat_build *b, cJSON *object, const char *name, cJSON *item);
 void chat_build_put_text(chat_build *b, cJSON *object, const char *name, const char *text);
-/* root[name] = from[as], where that is present. */
+/* root[name] = what the foreign request has as `as`, where that is present. */
 void chat_build_copy(chat_build *b, const char *as, const char *name);
 /* A new message at the end; NULL without memory. */
 cJSON *chat_build_message(chat_build *b, const char *role);

@@ -1,6 +1,6 @@
 #include "coordinator/chat_params.h"
 
-#include "common/json.h"
+#include "common/body_reader.h"
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -338,8 +338,7 @@ static status check_all(chat_params *p, const cJSON *root, char param[CHAT_PARAM
     return check_options(p, root, param, err);
 }
 
-/* Other servers take numbers here: what is neither word says nothing. */
-static int priority_of(const cJSON *value) {
+int chat_params_priority(const cJSON *value) {
     if (!cJSON_IsString(value)) return -1;
     if (strcmp(value->valuestring, "background") == 0) return 1;
     return strcmp(value->valuestring, "interactive") == 0 ? 0 : -1;
@@ -358,7 +357,7 @@ static void take_task(chat_params *p, const cJSON *messages) {
 }
 
 static void take_values(chat_params *p, const cJSON *root) {
-    p->priority = priority_of(get(root, "priority"));
+    p->priority = chat_params_priority(get(root, "priority"));
     take_task(p, get(root, "messages"));
     (void)snprintf(p->model, sizeof p->model, "%s", get(root, "model")->valuestring);
     p->stream = cJSON_IsTrue(get(root, "stream"));
@@ -430,16 +429,11 @@ fail:
 
 status chat_params_read(chat_params *out, const char *body, size_t length,
                         char param[CHAT_PARAM_SIZE], error *err) {
+    body_reader r;
     memset(out, 0, sizeof *out);
-    param[0] = '\0';
-    cJSON *root = NULL;
-    status rc = json_parse(&root, body, length, "request body", err);
-    if (rc != STATUS_OK) return rc;
-    if (cJSON_IsObject(root))
-        rc = chat_params_take(out, root, param, err);
-    else
-        rc = error_set(err, STATUS_BAD_INPUT, "request body: is not a JSON object");
-    cJSON_Delete(root);
+    status rc = body_open(&r, body, length, param, err);
+    if (rc == STATUS_OK) rc = chat_params_take(out, r.body, param, err);
+    cJSON_Delete(r.body);
     return rc;
 }
 

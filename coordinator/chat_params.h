@@ -41,6 +41,9 @@ status chat_params_take(chat_params *out, cJSON *root, char param[CHAT_PARAM_SIZ
 /* Check the known fields of root with these names (the list ends with NULL) as in a chat. */
 status chat_params_check(const cJSON *root, const char *const *names,
                          char param[CHAT_PARAM_SIZE], error *err);
+/* Of a field `priority`, as in chat_params.  Other servers take numbers here: what is neither word
+ * says nothing. */
+int chat_params_priority(const cJSON *value);
 void chat_params_release(chat_params *p); /* accepts a zeroed one */
 
 #endif

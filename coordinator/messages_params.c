@@ -5,7 +5,7 @@
 #include <string.h>
 
 static const char *text_of(const cJSON *object, const char *name) {
-    return cJSON_GetStringValue(chat_build_find(object, name));
+    return cJSON_GetStringValue(body_field(object, name));
 }
 
 static bool is_of_type(const cJSON *block, const char *type) {
@@ -17,7 +17,7 @@ static status refuse_block(const chat_build *b, const char *path, const cJSON *b
     char what[160];
     (void)snprintf(what, sizeof what, "'%.40s' blocks cannot be read here, only text",
                    text_of(block, "type") == NULL ? "untyped" : text_of(block, "type"));
-    return chat_build_refuse(b, path, what);
+    return body_refuse(&b->in, path, what);
 }
 
 /* A string, or text blocks, into field of message. */
@@ -31,11 +31,11 @@ static status add_content(chat_build *b, cJSON *message, const char *path,
         return STATUS_OK;
     }
     if (!cJSON_IsArray(content))
-        return chat_build_refuse(b, path, "is neither a text nor a list of blocks");
+        return body_refuse(&b->in, path, "is neither a text nor a list of blocks");
     for (const cJSON *block = content->child; block != NULL; block = block->next, i++) {
         (void)snprintf(below, sizeof below, "%.100s[%zu]", path, i);
         if (!is_of_type(block, "text")) return refuse_block(b, below, block);
-        if (text_of(block, "text") == NULL) return chat_build_refuse(b, below, "has no text");
+        if (text_of(block, "text") == NULL) return body_refuse(&b->in, below, "has no text");
         chat_build_add_text(b, message, text_of(block, "text"));
     }
     return STATUS_OK;
@@ -46,11 +46,11 @@ static status add_content(chat_build *b, cJSON *message, const char *path,
 static status add_result(chat_build *b, const char *path, const cJSON *block) {
     const char *id = text_of(block, "tool_use_id");
     char below[CHAT_PARAM_SIZE];
-    if (id == NULL) return chat_build_refuse(b, path, "has no tool_use_id");
+    if (id == NULL) return body_refuse(&b->in, path, "has no tool_use_id");
     cJSON *message = chat_build_message(b, "tool");
     chat_build_put_text(b, message, "tool_call_id", id);
     (void)snprintf(below, sizeof below, "%.100s.content", path);
-    return add_content(b, message, below, chat_build_find(block, "content"));
+    return add_content(b, message, below, body_field(block, "content"));
 }
 
 /* Blocks of a user: results are messages of their own, text between them another. */
@@ -61,7 +61,7 @@ static status add_user_block(chat_build *b, cJSON **open, const char *path,
         return add_result(b, path, block);
     }
     if (!is_of_type(block, "text")) return refuse_block(b, path, block);
-    if (text_of(block, "text") == NULL) return chat_build_refuse(b, path, "has no text");
+    if (text_of(block, "text") == NULL) return body_refuse(&b->in, path, "has no text");
     if (*open == NULL) *open = chat_build_message(b, "user");
     chat_build_add_text(b, *open, text_of(block, "text"));
     return STATUS_OK;
@@ -74,7 +74,7 @@ static status add_assistant_block(chat_build *b, cJSON **open, const char *path,
     if (is_of_type(block, "text") || is_of_type(block, "thinking")) {
         bool thinks = is_of_type(block, "thinking");
         const char *text = text_of(block, thinks ? "thinking" : "text");
-        if (text == NULL) return chat_build_refuse(b, path, "has no text");
+        if (text == NULL) return body_refuse(&b->in, path, "has no text");
         if (thinks)
             chat_build_add_reasoning(b, text);
         else
@@ -82,11 +82,11 @@ static status add_assistant_block(chat_build *b, cJSON **open, const char *path,
         return STATUS_OK;
     }
     if (!is_of_type(block, "tool_use")) return refuse_block(b, path, block);
-    const cJSON *input = chat_build_find(block, "input");
+    const cJSON *input = body_field(block, "input");
     if (text_of(block, "name") == NULL || text_of(block, "id") == NULL)
-        return chat_build_refuse(b, path, "has no id or no name");
+        return body_refuse(&b->in, path, "has no id or no name");
     if (input != NULL && !cJSON_IsObject(input))
-        return chat_build_refuse(b, path, "has an input that is no object");
+        return body_refuse(&b->in, path, "has an input that is no object");
     chat_build_call(b, *open, text_of(block, "id"), text_of(block, "name"), input);
     return STATUS_OK;
 }
@@ -94,18 +94,18 @@ static status add_assistant_block(chat_build *b, cJSON **open, const char *path,
 static status add_message(chat_build *b, size_t index, const cJSON *message) {
     char path[CHAT_PARAM_SIZE];
     const char *role = text_of(message, "role");
-    const cJSON *content = chat_build_find(message, "content");
+    const cJSON *content = body_field(message, "content");
     (void)snprintf(path, sizeof path, "messages[%zu].role", index);
     bool user = role != NULL && strcmp(role, "user") == 0;
     bool system = role != NULL && strcmp(role, "system") == 0;
     if (!user && !system && (role == NULL || strcmp(role, "assistant") != 0))
-        return chat_build_refuse(b, path, "is neither user nor assistant");
+        return body_refuse(&b->in, path, "is neither user nor assistant");
     (void)snprintf(path, sizeof path, "messages[%zu].content", index);
-    if (content == NULL) return chat_build_refuse(b, path, "is missing");
+    if (content == NULL) return body_refuse(&b->in, path, "is missing");
     if (cJSON_IsString(content) || system)
         return add_content(b, chat_build_message(b, role), path, content);
     if (!cJSON_IsArray(content))
-        return chat_build_refuse(b, path, "is neither a text nor a list of blocks");
+        return body_refuse(&b->in, path, "is neither a text nor a list of blocks");
     cJSON *open = NULL;
     status rc = STATUS_OK;
     size_t i = 0;
@@ -121,20 +121,20 @@ static status add_message(chat_build *b, size_t index, const cJSON *message) {
 
 /* A conversation that the server should keep: what is sent would be a part of it. */
 static status refuse_thread(const chat_build *b) {
-    if (chat_build_find(b->from, "thread") == NULL) return STATUS_OK;
-    return chat_build_refuse(b, "thread",
-                             "is not supported: nothing is stored here, send the whole "
-                             "conversation as messages");
+    if (body_find(&b->in, "thread") == NULL) return STATUS_OK;
+    return body_refuse(&b->in, "thread",
+                       "is not supported: nothing is stored here, send the whole "
+                       "conversation as messages");
 }
 
 static status add_messages(chat_build *b) {
-    const cJSON *messages = chat_build_find(b->from, "messages");
-    const cJSON *system = chat_build_find(b->from, "system");
+    const cJSON *messages = body_find(&b->in, "messages");
+    const cJSON *system = body_find(&b->in, "system");
     size_t i = 0;
     status rc = STATUS_OK;
-    if (messages == NULL) return chat_build_refuse(b, "messages", "is missing");
+    if (messages == NULL) return body_refuse(&b->in, "messages", "is missing");
     if (!cJSON_IsArray(messages) || messages->child == NULL)
-        return chat_build_refuse(b, "messages", "is not a list of messages");
+        return body_refuse(&b->in, "messages", "is not a list of messages");
     if (system != NULL) rc = add_content(b, chat_build_message(b, "system"), "system", system);
     for (const cJSON *m = messages->child; m != NULL && rc == STATUS_OK; m = m->next)
         rc = add_message(b, i++, m);
@@ -144,29 +144,29 @@ static status add_messages(chat_build *b) {
 /* ------------------------------------------------------------ the rest */
 
 static status add_tools(chat_build *b) {
-    const cJSON *tools = chat_build_find(b->from, "tools");
+    const cJSON *tools = body_find(&b->in, "tools");
     char path[40];
     size_t i = 0;
     if (tools == NULL) return STATUS_OK;
-    if (!cJSON_IsArray(tools)) return chat_build_refuse(b, "tools", "is not a list");
+    if (!cJSON_IsArray(tools)) return body_refuse(&b->in, "tools", "is not a list");
     cJSON *list = cJSON_AddArrayToObject(b->root, "tools");
     for (const cJSON *tool = tools->child; tool != NULL; tool = tool->next) {
         (void)snprintf(path, sizeof path, "tools[%zu]", i++);
         const char *type = text_of(tool, "type");
         if (type != NULL && strcmp(type, "custom") != 0)
-            return chat_build_refuse(b, path, "is a tool of the server's, and there are none");
-        if (text_of(tool, "name") == NULL) return chat_build_refuse(b, path, "has no name");
-        if (!cJSON_IsObject(chat_build_find(tool, "input_schema")))
-            return chat_build_refuse(b, path, "has no input_schema");
+            return body_refuse(&b->in, path, "is a tool of the server's, and there are none");
+        if (text_of(tool, "name") == NULL) return body_refuse(&b->in, path, "has no name");
+        if (!cJSON_IsObject(body_field(tool, "input_schema")))
+            return body_refuse(&b->in, path, "has no input_schema");
         chat_build_tool(b, list, tool, "input_schema");
     }
     return STATUS_OK;
 }
 
 static status add_tool_choice(chat_build *b) {
-    const cJSON *choice = chat_build_find(b->from, "tool_choice");
+    const cJSON *choice = body_find(&b->in, "tool_choice");
     if (choice == NULL) return STATUS_OK;
-    if (cJSON_IsTrue(chat_build_find(choice, "disable_parallel_tool_use")))
+    if (cJSON_IsTrue(body_field(choice, "disable_parallel_tool_use")))
         chat_build_put(b, b->root, "parallel_tool_calls", cJSON_CreateBool(false));
     if (is_of_type(choice, "auto") || is_of_type(choice, "none")) {
         chat_build_put_text(b, b->root, "tool_choice", text_of(choice, "type"));
@@ -179,21 +179,21 @@ static status add_tool_choice(chat_build *b) {
         chat_build_put(b, named, "function", function);
         chat_build_put(b, b->root, "tool_choice", named);
     } else {
-        return chat_build_refuse(b, "tool_choice",
-                                 "is not auto, any, none, or tool with a name");
+        return body_refuse(&b->in, "tool_choice",
+                           "is not auto, any, none, or tool with a name");
     }
     return STATUS_OK;
 }
 
 /* Anthropic's models think only when asked to. */
 static status add_thinking(chat_build *b) {
-    const cJSON *thinking = chat_build_find(b->from, "thinking");
+    const cJSON *thinking = body_find(&b->in, "thinking");
     bool on = is_of_type(thinking, "enabled") || is_of_type(thinking, "adaptive");
     if (thinking != NULL && !on && !is_of_type(thinking, "disabled"))
-        return chat_build_refuse(b, "thinking.type", "is not enabled, adaptive or disabled");
-    const cJSON *budget = chat_build_find(thinking, "budget_tokens");
+        return body_refuse(&b->in, "thinking.type", "is not enabled, adaptive or disabled");
+    const cJSON *budget = body_field(thinking, "budget_tokens");
     if (budget != NULL && (!cJSON_IsNumber(budget) || budget->valuedouble < 1))
-        return chat_build_refuse(b, "thinking.budget_tokens", "is not a number above 0");
+        return body_refuse(&b->in, "thinking.budget_tokens", "is not a number above 0");
     cJSON *switches = cJSON_CreateObject();
     chat_build_put(b, switches, "enable_thinking", cJSON_CreateBool(on));
     chat_build_put(b, b->root, "chat_template_kwargs", switches);
@@ -202,11 +202,11 @@ static status add_thinking(chat_build *b) {
 }
 
 static status add_format(chat_build *b) {
-    const cJSON *format = chat_build_find(chat_build_find(b->from, "output_config"), "format");
+    const cJSON *format = body_field(body_find(&b->in, "output_config"), "format");
     if (format == NULL) return STATUS_OK;
-    const cJSON *schema = chat_build_find(format, "schema");
+    const cJSON *schema = body_field(format, "schema");
     if (!is_of_type(format, "json_schema") || !cJSON_IsObject(schema))
-        return chat_build_refuse(b, "output_config.format", "is not a json_schema with schema");
+        return body_refuse(&b->in, "output_config.format", "is not a json_schema with schema");
     cJSON *out = cJSON_CreateObject(), *named = cJSON_CreateObject();
     chat_build_put_text(b, out, "type", "json_schema");
     chat_build_put_text(b, named, "name", "output");
@@ -217,22 +217,22 @@ static status add_format(chat_build *b) {
 }
 
 static status add_stops(chat_build *b) {
-    const cJSON *stops = chat_build_find(b->from, "stop_sequences");
+    const cJSON *stops = body_find(&b->in, "stop_sequences");
     if (stops == NULL || (cJSON_IsArray(stops) && stops->child == NULL)) return STATUS_OK;
     size_t n = 0;
     for (const cJSON *s = stops->child; s != NULL; s = s->next, n++) {
         if (!cJSON_IsString(s) || s->valuestring[0] == '\0') n = 1000;
     }
     if (!cJSON_IsArray(stops) || n > 16)
-        return chat_build_refuse(b, "stop_sequences", "is not a list of up to 16 texts");
+        return body_refuse(&b->in, "stop_sequences", "is not a list of up to 16 texts");
     chat_build_copy(b, "stop_sequences", "stop");
     return STATUS_OK;
 }
 
 static status add_limits(chat_build *b) {
     static const char *const same[] = {"temperature", "top_p", "top_k", "stream", "priority"};
-    if (chat_build_find(b->from, "max_tokens") == NULL)
-        return chat_build_refuse(b, "max_tokens", "is missing");
+    if (body_find(&b->in, "max_tokens") == NULL)
+        return body_refuse(&b->in, "max_tokens", "is missing");
     chat_build_copy(b, "max_tokens", "max_tokens");
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         chat_build_copy(b, same[i], same[i]);
@@ -242,9 +242,8 @@ static status add_limits(chat_build *b) {
 static status read(chat_params *out, const char *body, size_t length, bool counts,
                    char param[CHAT_PARAM_SIZE], error *err) {
     chat_build b;
-    cJSON *from;
     memset(out, 0, sizeof *out);
-    status rc = chat_build_begin(&b, field_names_messages, &from, body, length, param, err);
+    status rc = chat_build_begin(&b, field_names_messages, body, length, param, err);
     if (rc != STATUS_OK) goto done;
     chat_build_copy(&b, "model", "model");
     if ((rc = refuse_thread(&b)) != STATUS_OK) goto done;
@@ -256,9 +255,9 @@ static status read(chat_params *out, const char *body, size_t length, bool count
     if (!counts) rc = add_limits(&b);
 done:
     rc = chat_build_end(&b, out, rc);
-    const cJSON *stops = chat_build_find(from, "stop_sequences");
+    const cJSON *stops = body_find(&b.in, "stop_sequences");
     if (rc == STATUS_OK && cJSON_IsArray(stops)) out->told = cJSON_Duplicate(stops, true);
-    cJSON_Delete(from);
+    cJSON_Delete(b.in.body);
     return rc;
 }
 

@@ -1,7 +1,6 @@
 #include "coordinator/vector_params.h"
 
-#include "common/json.h"
-#include "coordinator/chat_build.h"
+#include "common/body_reader.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -12,66 +11,54 @@ enum {
 };
 
 typedef struct reader {
-    cJSON *root;
+    body_reader in;
     cJSON *to; /* the worker's body */
     chat_params *out;
     size_t n_frame; /* bytes around each document */
-    char *param;    /* [CHAT_PARAM_SIZE] */
-    error *err;
 } reader;
-
-static status refuse(const reader *r, const char *name, const char *what) {
-    (void)snprintf(r->param, CHAT_PARAM_SIZE, "%s", name);
-    return error_set(r->err, STATUS_BAD_INPUT, "%s: %s", name, what);
-}
 
 static status refuse_item(const reader *r, const char *list, size_t index, const char *what) {
     char name[48];
     (void)snprintf(name, sizeof name, "%s[%zu]", list, index);
-    return refuse(r, name, what);
-}
-
-static status no_memory(const reader *r) {
-    return error_set(r->err, STATUS_NO_MEMORY, "no memory for the request");
+    return body_refuse(&r->in, name, what);
 }
 
 /* Hand a field on as it is: its tree moves. */
 static status pass(const reader *r, const char *name) {
-    cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(r->root, name);
+    cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(r->in.body, name);
     if (item == NULL || cJSON_AddItemToObject(r->to, name, item)) return STATUS_OK;
     cJSON_Delete(item);
-    return no_memory(r);
+    return body_no_memory(&r->in);
 }
 
 /* The same as a list of one. */
 static status pass_in_list(const reader *r, const char *name) {
     cJSON *list = cJSON_AddArrayToObject(r->to, name);
-    cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(r->root, name);
+    cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(r->in.body, name);
     if (list != NULL && cJSON_AddItemToArray(list, item)) return STATUS_OK;
     cJSON_Delete(item);
-    return no_memory(r);
+    return body_no_memory(&r->in);
 }
 
 static status read_whole_number(const reader *r, const char *name, double most) {
-    const cJSON *item = chat_build_find(r->root, name);
+    const cJSON *item = body_find(&r->in, name);
     char what[80];
     if (item == NULL) return STATUS_OK;
     (void)snprintf(what, sizeof what, "is not a whole number from 1 to %.0f", most);
-    return chat_build_is_whole(item, 1, most) ? pass(r, name) : refuse(r, name, what);
+    return body_is_whole(item, 1, most) ? pass(r, name) : body_refuse(&r->in, name, what);
 }
 
 static status read_model_and_priority(const reader *r) {
-    const cJSON *model = chat_build_find(r->root, "model"),
-                *priority = chat_build_find(r->root, "priority");
+    const cJSON *model = body_find(&r->in, "model"), *priority = body_find(&r->in, "priority");
     const char *word = cJSON_GetStringValue(priority);
     if (!cJSON_IsString(model) || model->valuestring[0] == '\0' ||
         strlen(model->valuestring) > WIRE_MAX_NAME)
-        return refuse(r, "model", "is missing, empty or longer than 128 bytes");
+        return body_refuse(&r->in, "model", "is missing, empty or longer than 128 bytes");
     (void)snprintf(r->out->model, sizeof r->out->model, "%s", model->valuestring);
     r->out->priority = -1;
     if (priority == NULL) return STATUS_OK;
     if (word == NULL || (strcmp(word, "background") != 0 && strcmp(word, "interactive") != 0))
-        return refuse(r, "priority", "is neither interactive nor background");
+        return body_refuse(&r->in, "priority", "is neither interactive nor background");
     r->out->priority = strcmp(word, "background") == 0;
     return STATUS_OK;
 }
@@ -91,10 +78,11 @@ static size_t bytes_of(const cJSON *input) {
 static status read_inputs(const reader *r, const cJSON *list) {
     size_t n = 0;
     for (const cJSON *item = list->child; item != NULL; item = item->next, n++) {
-        if (n == VECTOR_MAX_INPUTS) return refuse(r, "input", "has more than 2048 inputs");
+        if (n == VECTOR_MAX_INPUTS)
+            return body_refuse(&r->in, "input", "has more than 2048 inputs");
         if (cJSON_IsString(item) && item->valuestring[0] == '\0')
             return refuse_item(r, "input", n, "is empty");
-        if (!is_text(item) && !chat_build_is_ids(item))
+        if (!is_text(item) && !body_is_ids(item))
             return refuse_item(r, "input", n, "is neither a text nor a list of token ids");
         r->out->prompt_bytes += bytes_of(item);
     }
@@ -102,26 +90,27 @@ static status read_inputs(const reader *r, const cJSON *list) {
 }
 
 static status read_input(const reader *r) {
-    const cJSON *input = chat_build_find(r->root, "input");
-    if (input == NULL) return refuse(r, "input", "is missing");
+    const cJSON *input = body_find(&r->in, "input");
+    if (input == NULL) return body_refuse(&r->in, "input", "is missing");
     if (cJSON_IsString(input) && input->valuestring[0] == '\0')
-        return refuse(r, "input", "is empty");
-    if (is_text(input) || chat_build_is_ids(input)) {
+        return body_refuse(&r->in, "input", "is empty");
+    if (is_text(input) || body_is_ids(input)) {
         r->out->prompt_bytes = bytes_of(input);
         return pass_in_list(r, "input");
     }
     if (!cJSON_IsArray(input))
-        return refuse(r, "input", "is not a text, a list of texts or a list of token ids");
-    if (input->child == NULL) return refuse(r, "input", "is an empty list");
+        return body_refuse(&r->in, "input",
+                           "is not a text, a list of texts or a list of token ids");
+    if (input->child == NULL) return body_refuse(&r->in, "input", "is an empty list");
     return read_inputs(r, input);
 }
 
 static status read_format(const reader *r) {
-    const cJSON *format = chat_build_find(r->root, "encoding_format");
+    const cJSON *format = body_find(&r->in, "encoding_format");
     const char *word = cJSON_GetStringValue(format);
     if (format == NULL) return STATUS_OK;
     if (word == NULL || (strcmp(word, "float") != 0 && strcmp(word, "base64") != 0))
-        return refuse(r, "encoding_format", "is neither float nor base64");
+        return body_refuse(&r->in, "encoding_format", "is neither float nor base64");
     return pass(r, "encoding_format");
 }
 
@@ -134,10 +123,10 @@ static status read_embeddings(reader *r) {
 /* --- rerank --- */
 
 static status read_text(reader *r, const char *name, bool needed) {
-    const cJSON *text = chat_build_find(r->root, name);
+    const cJSON *text = body_find(&r->in, name);
     if (text == NULL && !needed) return STATUS_OK;
-    if (text == NULL) return refuse(r, name, "is missing");
-    if (!is_text(text)) return refuse(r, name, "is not a text, or an empty one");
+    if (text == NULL) return body_refuse(&r->in, name, "is missing");
+    if (!is_text(text)) return body_refuse(&r->in, name, "is not a text, or an empty one");
     r->n_frame += strlen(text->valuestring);
     return pass(r, name);
 }
@@ -155,22 +144,23 @@ static status add_document(const reader *r, cJSON *texts, size_t index, cJSON *i
     } else {
         r->out->prompt_bytes += r->n_frame + strlen(text->valuestring);
         if (cJSON_AddItemToArray(texts, text)) return STATUS_OK;
-        rc = no_memory(r);
+        rc = body_no_memory(&r->in);
     }
     cJSON_Delete(text);
     return rc;
 }
 
 static status read_documents(const reader *r) {
-    cJSON *list = cJSON_GetObjectItemCaseSensitive(r->root, "documents");
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(r->in.body, "documents");
     cJSON *texts = cJSON_AddArrayToObject(r->to, "documents");
-    if (list == NULL || cJSON_IsNull(list)) return refuse(r, "documents", "is missing");
-    if (!cJSON_IsArray(list)) return refuse(r, "documents", "is not a list");
-    if (list->child == NULL) return refuse(r, "documents", "is an empty list");
-    if (texts == NULL) return no_memory(r);
+    if (list == NULL || cJSON_IsNull(list))
+        return body_refuse(&r->in, "documents", "is missing");
+    if (!cJSON_IsArray(list)) return body_refuse(&r->in, "documents", "is not a list");
+    if (list->child == NULL) return body_refuse(&r->in, "documents", "is an empty list");
+    if (texts == NULL) return body_no_memory(&r->in);
     for (size_t n = 0; list->child != NULL; n++) {
         if (n == VECTOR_MAX_INPUTS)
-            return refuse(r, "documents", "has more than 2048 documents");
+            return body_refuse(&r->in, "documents", "has more than 2048 documents");
         status rc = add_document(r, texts, n, cJSON_DetachItemFromArray(list, 0));
         if (rc != STATUS_OK) return rc;
     }
@@ -178,14 +168,15 @@ static status read_documents(const reader *r) {
 }
 
 static status read_rerank(reader *r) {
-    const cJSON *back = chat_build_find(r->root, "return_documents");
+    const cJSON *back = body_find(&r->in, "return_documents");
     r->n_frame = RERANK_FRAME_BYTES;
     status rc = read_text(r, "query", true);
     if (rc == STATUS_OK) rc = read_text(r, "instruction", false);
     if (rc == STATUS_OK) rc = read_documents(r);
     if (rc == STATUS_OK) rc = read_whole_number(r, "top_n", INT32_MAX);
     if (rc != STATUS_OK || back == NULL) return rc;
-    if (!cJSON_IsBool(back)) return refuse(r, "return_documents", "is not true or false");
+    if (!cJSON_IsBool(back))
+        return body_refuse(&r->in, "return_documents", "is not true or false");
     return pass(r, "return_documents");
 }
 
@@ -193,28 +184,24 @@ static status read_rerank(reader *r) {
 
 static status read_body(chat_params *out, const char *body, size_t length,
                         char param[CHAT_PARAM_SIZE], error *err, status (*read)(reader *r)) {
-    reader r = {.out = out, .param = param, .err = err};
+    reader r = {.out = out};
     memset(out, 0, sizeof *out);
-    param[0] = '\0';
-    status rc = json_parse(&r.root, body, length, "request body", err);
+    status rc = body_open(&r.in, body, length, param, err);
     if (rc != STATUS_OK) return rc;
     out->n_choices = 1;
     r.to = cJSON_CreateObject();
-    if (r.to == NULL)
-        rc = no_memory(&r);
-    else if (!cJSON_IsObject(r.root))
-        rc = error_set(err, STATUS_BAD_INPUT, "request body: is not a JSON object");
+    if (r.to == NULL) rc = body_no_memory(&r.in);
     if (rc == STATUS_OK) rc = read_model_and_priority(&r);
     if (rc == STATUS_OK) rc = read(&r);
     if (rc != STATUS_OK) goto done;
     out->body = json_print(r.to);
     if (out->body == NULL)
-        rc = no_memory(&r);
+        rc = body_no_memory(&r.in);
     else
         out->n_body = strlen(out->body);
 done:
     cJSON_Delete(r.to);
-    cJSON_Delete(r.root);
+    cJSON_Delete(r.in.body);
     if (rc != STATUS_OK) chat_params_release(out);
     return rc;
 }
