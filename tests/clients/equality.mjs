@@ -178,10 +178,7 @@ async function beat(url) {
 
 export class Equality {
     static async open(bodies) {
-        const e = new Equality();
-        e.bodies = bodies;
-        e.coordinator = await startCoordinator(['--mesh-beat-s', '0.1']);
-        e.url = e.coordinator.url;
+        const e = await Equality.begin(bodies);
         const alone = ['--ctx', '1024', '--sequences', '1', '--chunk', '512', '--step-max-ms', '0', '--prefix-ram-mib', '0', '--park-mib', '0', '--speculate', 'off', '--slots', '0'];
         await e.with(alone, async () => {
             e.expected = [];
@@ -198,16 +195,33 @@ export class Equality {
         });
         return e;
     }
+    static async begin(bodies) {
+        const e = new Equality();
+        e.bodies = bodies;
+        e.coordinator = await startCoordinator(['--mesh-beat-s', '0.1']);
+        e.url = e.coordinator.url;
+        return e;
+    }
+    // One more that compares with the same answers, to work beside this one.
+    async another() {
+        const e = await Equality.begin(this.bodies);
+        for (const what of ['expected', 'next', 'expectedChores']) e[what] = this[what];
+        return e;
+    }
     async close() { await stop(this.coordinator); }
     get answersOfPass() { return this.bodies.length + chores.length + Object.keys(this.next).length; }
     async with(words, work, small = false) {
         const all = ['--measure-ms', '0', '--queue', '12', ...words];
         const worker = await (small ? startSmall(this.coordinator.mesh, all) : startWorker(this.coordinator.mesh, 'one', all));
-        await until(async () => (await (await fetch(this.url + '/status')).json()).nodes.some((n) => n.name === 'one' && n.state === 'ready' && n.beat?.state === 'ready'), 'ready');
-        this.build = (await (await fetch(this.url + '/status')).json()).nodes.find((n) => n.state === 'ready').build;
-        await work();
-        const last = await beat(this.url);
-        await stop(worker);
+        let last;
+        try {
+            await until(async () => (await (await fetch(this.url + '/status')).json()).nodes.some((n) => n.name === 'one' && n.state === 'ready' && n.beat?.state === 'ready'), 'ready');
+            this.build = (await (await fetch(this.url + '/status')).json()).nodes.find((n) => n.state === 'ready').build;
+            await work();
+            last = await beat(this.url);
+        } finally {
+            await stop(worker);
+        }
         await until(async () => !(await (await fetch(this.url + '/status')).json()).nodes.some((n) => n.state === 'ready'), 'gone');
         return last;
     }
@@ -235,34 +249,41 @@ export class Equality {
         if (got.text === expected) result.equal++;
         else result.differing.push({ conversation, expected, got: got.text });
     }
-    // All conversations, some with a turn more, in a drawn order, so many at once, beside chores that began before; half in the background, half as
-    // streams, and some clients leave.
-    async pass(atOnce, random, result, part) {
-        const running = chores.map((body) => { let begun; const first = new Promise((yes) => { begun = yes; }); return { first, answer: ask(this.url, body, { stream: true, begun }) }; });
+    // Conversations, some with a turn more, in a drawn order, so many at once, beside chores that began before; half in the background,
+    // half as streams, and some clients leave.  One in `again` is asked once more a little later; 0: none.
+    async pass(atOnce, random, result, { items, begun, again }) {
+        const running = begun.map((k) => { let begun; const first = new Promise((yes) => { begun = yes; }); return { k, first, answer: ask(this.url, chores[k], { stream: true, begun }) }; });
         await Promise.race(running.flatMap((r) => [r.first, r.answer]));
-        const order = random.shuffled([...this.bodies.keys()].filter((i) => i % part.of === part.number));
-        const plan = order.map((i) => ({ i, stream: random.below(2) === 0, background: random.below(2) === 0, twin: random.below(8) === 0 }));
+        const plan = [], add = (i, place, repeated) => plan.push({ i, place, repeated, stream: random.below(2) === 0, background: random.below(2) === 0, twin: random.below(8) === 0 });
+        for (const [place, i] of random.shuffled(items).entries()) {
+            add(i, place, false);
+            if (again > 0 && random.below(again) === 0) add(i, place + 1.5 + random.below(6), true);
+        }
+        plan.sort((a, b) => a.place - b.place);
+        const left = plan[0].i;
         const one = async () => {
-            for (let p; (p = plan.pop()) !== undefined;) {
-                const [got] = await Promise.all([ask(this.url, this.bodies[p.i], p), ...(p.twin ? [leave(this.url, this.bodies[order[0]], p.background)] : [])]);
+            for (let p; (p = plan.shift()) !== undefined;) {
+                const [got] = await Promise.all([ask(this.url, this.bodies[p.i], p), ...(p.twin ? [leave(this.url, this.bodies[left], p.background)] : [])]);
                 this.compare(p.i, got, this.expected[p.i], result);
-                const next = this.next[p.i];
+                const next = p.repeated ? undefined : this.next[p.i];
                 if (next !== undefined) this.compare(`next turn of ${p.i}`, await ask(this.url, next.body, p), next.expected, result);
             }
         };
-        await Promise.all([...Array.from({ length: atOnce }, one), ...running.map(async (r, i) => this.compare(`chore ${i}`, await r.answer, this.expectedChores[i], result))]);
+        await Promise.all([...Array.from({ length: atOnce }, one), ...running.map(async (r) => this.compare(`chore ${r.k}`, await r.answer, this.expectedChores[r.k], result))]);
     }
-    // Twice in one way: what the first pass left may serve the second, after a restart where it is on disk.
-    // part: of `of` parts of the conversations, the one with this number.
-    async combination(c, seed, part = { number: 0, of: 1 }) {
-        const random = randomFrom(seed), result = { ...c, conversations: Math.ceil((this.bodies.length - part.number) / part.of), answers: 0, equal: 0, differing: [], skipped_tokens: 0 };
+    // In one way all conversations, in so many parts, each beside chores; then the first part once more, as what was left behind
+    // may serve it: after a restart where it is on disk, and else not where single ones came `again`.
+    async combination(c, seed, { parts = 1, again = 0 } = {}) {
+        const random = randomFrom(seed), result = { ...c, conversations: this.bodies.length, answers: 0, equal: 0, differing: [], skipped_tokens: 0 };
         const folder = temporaryFolder(), beats = [];
         const run = (work) => this.with(workerWords(c, folder), work, c.pages === 'few');
-        const pass = () => this.pass(c.at_once, random, result, part);
+        const pass = (k) => this.pass(c.at_once, random, result, { items: [...this.bodies.keys()].filter((i) => i % parts === k),
+            begun: [...chores.keys()].filter((j) => parts === 1 || (j + 2 * k) % chores.length < 2), again: c.prefix === 'none' ? 0 : again });
+        const all = async () => { for (let k = 0; k < parts; k++) await pass(k); };
         if (c.prefix === 'disk') {
-            beats.push(await run(pass), await run(pass));
+            beats.push(await run(all), await run(() => pass(0)));
         } else {
-            beats.push(await run(async () => { await pass(); await pass(); }));
+            beats.push(await run(async () => { await all(); if (again === 0) await pass(0); }));
         }
         const sum = (key) => beats.reduce((n, b) => n + b[key], 0);
         return { ...result, kv_pages: beats[0].kv_pages_total, hits: sum('prefix_hits'), hits_in_place: sum('prefix_hits_in_place'), read_from_disk: sum('prefix_reads'), displaced: sum('displaced'),
