@@ -1,15 +1,8 @@
 /* main.c - siliceo-worker: finds the subcommand and hands over. */
+#include "common/subcommand.h"
 #include "worker/commands.h"
-#include <stdio.h>
-#include <string.h>
 
-typedef struct command {
-    const char *name;
-    int (*run)(int argc, char *argv[]);
-    const char *help;
-} command;
-
-static const command commands[] = {
+static const subcommand commands[] = {
     {"serve", command_serve, "run the engine and connect to coordinators (the default)"},
     {"inspect", command_inspect, "metadata, tensors and sizes of a GGUF file"},
     {"plan", command_plan, "the memory plan of a model and profile; nothing is loaded"},
@@ -20,28 +13,17 @@ static const command commands[] = {
     {"generate", command_generate, "greedy continuation: ids as JSON, then text"},
     {"bench", command_bench, "prefill and decode rates, hit rate, bytes a token"},
 };
-enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
-static int print_help(FILE *out) {
-    (void)fprintf(out, "usage: siliceo-worker [SUBCOMMAND] [--help] [--key value]...\n\n");
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        (void)fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].help);
-    }
-    (void)fprintf(out, "\nsiliceo-worker SUBCOMMAND --help lists the keys of one.\n");
-    return out == stdout ? 0 : 2;
-}
+static const subcommand_list list = {
+    .program = "siliceo-worker",
+    .commands = commands,
+    .n = sizeof commands / sizeof commands[0],
+    .hint = "siliceo-worker SUBCOMMAND --help lists the keys of one."};
 
 int main(int argc, char *argv[]) {
-    if (argc < 2) return print_help(stderr);
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
-        return print_help(stdout);
+    if (argc < 2) {
+        subcommand_help(&list, stderr);
+        return 2;
     }
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
-    }
-    if (argv[1][0] == '-') return command_serve(argc, argv);
-    (void)fprintf(stderr, "siliceo-worker: unknown subcommand '%s'; --help lists them\n",
-                  argv[1]);
-    return 2;
+    return subcommand_run(&list, argc, argv);
 }
