@@ -8,6 +8,7 @@
  */
 #include "worker/drafter.h"
 
+#include "worker/drafter_best.h"
 #include "worker/memory/cuda_layout.h"
 #include "worker/memory/kv_pages.h"
 #include "worker/memory/plan.h"
@@ -122,29 +123,6 @@ static bool grow(model_drafter *d, model_place *p, uint32_t n_tokens) {
     return true;
 }
 
-static int32_t largest(const float *logits, uint32_t n) {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best]) best = i;
-    return (int32_t)best;
-}
-
-/* Run n segments; each that asked has its largest logit in d->best, in order. */
-static status run(model_drafter *d, size_t n, error *err) {
-    const uint32_t n_vocab = model_configuration(d->model)->n_vocab;
-    if (d->logits == NULL)
-        return model_step_best(d->model, d->segments, n, d->params.n_vocab, d->best, err);
-    status rc = model_step(d->model, d->segments, n, d->logits, err);
-    if (rc != STATUS_OK) return rc;
-    size_t out = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (d->segments[i].n_outputs == 0) continue;
-        d->best[out].id = largest(d->logits + out * n_vocab, d->params.n_vocab);
-        out++;
-    }
-    return STATUS_OK;
-}
-
 /* A guess of each that asked; who has all it wanted takes no more part. */
 static void take_guesses(model_drafter *d, size_t n) {
     const model_best *best = d->best;
@@ -220,7 +198,8 @@ static status model_guess(drafter *base, drafter_ask *asks, size_t n_asks, error
     model_drafter *d = (model_drafter *)base;
     size_t n = plan_reading(d, asks, n_asks);
     while (n > 0) {
-        status rc = run(d, n, err);
+        status rc =
+            drafter_best(d->model, d->segments, n, d->params.n_vocab, d->logits, d->best, err);
         if (rc != STATUS_OK) { /* what it had run is not known now */
             for (size_t i = 0; i < n; i++)
                 empty_place(d, d->in_step[i], 0);

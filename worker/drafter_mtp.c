@@ -9,6 +9,7 @@
  */
 #include "worker/drafter.h"
 
+#include "worker/drafter_best.h"
 #include "worker/memory/cuda_layout.h"
 #include "worker/memory/kv_pages.h"
 #include <stdlib.h>
@@ -102,13 +103,6 @@ static status mtp_see(drafter *base, const drafter_rows *seen, error *err) {
     return STATUS_OK;
 }
 
-static int32_t largest(const float *logits, uint32_t n) {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best]) best = i;
-    return (int32_t)best;
-}
-
 /* The rows held, behind which the first guess comes. */
 static size_t plan_held(mtp *d, drafter_ask *asks, size_t n_asks) {
     size_t n = 0;
@@ -130,17 +124,6 @@ static size_t plan_held(mtp *d, drafter_ask *asks, size_t n_asks) {
         d->in_step[n++] = p;
     }
     return n;
-}
-
-/* Run n segments; the largest logit of each is in d->best. */
-static status run(mtp *d, size_t n, error *err) {
-    const uint32_t n_vocab = model_configuration(d->block)->n_vocab;
-    if (d->logits == NULL)
-        return model_step_best(d->block, d->segments, n, d->params.n_vocab, d->best, err);
-    status rc = model_step(d->block, d->segments, n, d->logits, err);
-    for (size_t i = 0; i < n && rc == STATUS_OK; i++)
-        d->best[i].id = largest(d->logits + i * n_vocab, d->params.n_vocab);
-    return rc;
 }
 
 /* A guess of each; who wants more goes on behind it with the block's own row. */
@@ -172,7 +155,8 @@ static status mtp_guess(drafter *base, drafter_ask *asks, size_t n_asks, error *
     mtp *d = (mtp *)base;
     size_t n = plan_held(d, asks, n_asks);
     while (n > 0) {
-        status rc = run(d, n, err);
+        status rc =
+            drafter_best(d->block, d->segments, n, d->params.n_vocab, d->logits, d->best, err);
         if (rc != STATUS_OK) return rc;
         n = take_and_plan(d, n);
     }
