@@ -34,6 +34,14 @@ static void add_text(json_text *out, const char *bytes, size_t length) {
     json_text_string(out, length > 0 ? bytes : "", length);
 }
 
+/* A call up to its input. */
+static void open_call(const messages *m, size_t index, const block *b, json_text *out) {
+    json_text_format(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%s_%zu\",\"name\":", m->id,
+                     index);
+    add_text(out, b->name, strlen(b->name));
+    ADD_LITERAL(out, ",\"input\":");
+}
+
 static void on_begin(void *context, size_t index, const block *b, json_text *out) {
     const messages *m = context;
     begin_event("content_block_start", out);
@@ -46,10 +54,8 @@ static void on_begin(void *context, size_t index, const block *b, json_text *out
         ADD_LITERAL(out, "{\"type\":\"text\",\"text\":\"\"}");
         break;
     case BLOCK_CALL:
-        json_text_format(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%s_%zu\",\"name\":", m->id,
-                         index);
-        add_text(out, b->name, strlen(b->name));
-        ADD_LITERAL(out, ",\"input\":{}}");
+        open_call(m, index, b, out);
+        ADD_LITERAL(out, "{}}");
         break;
     }
     ADD_LITERAL(out, "}\n\n");
@@ -190,10 +196,7 @@ static void add_block(const messages *m, size_t index, json_text *out) {
         ADD_LITERAL(out, "}");
         break;
     case BLOCK_CALL:
-        json_text_format(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%s_%zu\",\"name\":", m->id,
-                         index);
-        add_text(out, b->name, strlen(b->name));
-        ADD_LITERAL(out, ",\"input\":");
+        open_call(m, index, b, out);
         add_input(b, out);
         ADD_LITERAL(out, "}");
         break;

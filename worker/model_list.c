@@ -69,33 +69,37 @@ static status read_entry(model_entry *e, const char *text, size_t length,
     return rc;
 }
 
+/* The geometry of an entry's file, the caller's to free, and the file, which stays open. */
+static status read_geometry(const model_entry *e, model_config **out, gguf_file **file,
+                            error *err) {
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for the geometry");
+    status rc = gguf_open(file, e->options.model, err);
+    return rc == STATUS_OK ? model_config_read(*out, *file, err) : rc;
+}
+
 /* The share of slots needs the model's geometry. */
 static status prepare(void *context, engine_params *out, error *err) {
     const model_entry *e = context;
     gguf_file *file = NULL;
-    model_config *geometry = calloc(1, sizeof *geometry);
-    if (geometry == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for the geometry");
-    status rc = gguf_open(&file, e->options.model, err);
-    if (rc == STATUS_OK) rc = model_config_read(geometry, file, err);
+    model_config *c = NULL;
+    status rc = read_geometry(e, &c, &file, err);
     if (rc == STATUS_OK) {
-        rc = options_engine_params(
-            &e->options, (uint64_t)geometry->n_experts * geometry->n_layers, out, err);
+        rc = options_engine_params(&e->options, (uint64_t)c->n_experts * c->n_layers, out, err);
     }
     if (rc == STATUS_OK && out->cpu_reason[0] != '\0') {
         log_info("backend-auto", "backend=cpu reason=\"%s\"", out->cpu_reason);
     }
     gguf_close(file);
-    free(geometry);
+    free(c);
     return rc;
 }
 
 static status describe(void *context, engine_facts *out, error *err) {
     const model_entry *e = context;
     gguf_file *file = NULL;
-    model_config *c = calloc(1, sizeof *c);
-    if (c == NULL) return error_set(err, STATUS_NO_MEMORY, "no memory for the geometry");
-    status rc = gguf_open(&file, e->options.model, err);
-    if (rc == STATUS_OK) rc = model_config_read(c, file, err);
+    model_config *c = NULL;
+    status rc = read_geometry(e, &c, &file, err);
     if (rc == STATUS_OK) {
         const char *path = strrchr(e->options.model, '/');
         path = path == NULL ? e->options.model : path + 1;

@@ -30,6 +30,15 @@ const cJSON *schema_get(const cJSON *schema, const char *keyword) {
     return cJSON_GetObjectItemCaseSensitive(schema, keyword);
 }
 
+bool schema_requires(const cJSON *schema, const char *name) {
+    const cJSON *list = schema_get(schema, "required");
+    for (const cJSON *item = cJSON_IsArray(list) ? list->child : NULL; item != NULL;
+         item = item->next) {
+        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
+    }
+    return false;
+}
+
 /* --- keywords that are not supported --- */
 
 static const char *const refused[] = {"not",
@@ -353,15 +362,6 @@ static status build_map(schema_reader *r, const cJSON *schema, const schema_plac
     return STATUS_OK;
 }
 
-static bool is_required(const cJSON *schema, const char *name) {
-    const cJSON *list = schema_get(schema, "required");
-    for (const cJSON *item = list == NULL ? NULL : list->child; item != NULL;
-         item = item->next) {
-        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
-    }
-    return false;
-}
-
 /* "name" : value */
 static status build_property(schema_reader *r, const cJSON *property, const schema_place *at,
                              uint32_t next, uint32_t *out) {
@@ -392,7 +392,7 @@ static status check_object(schema_reader *r, const cJSON *schema, const schema_p
         return schema_refuse(r, at, "required", "must be an array of names");
     for (const cJSON *p = properties == NULL ? NULL : properties->child; p != NULL;
          p = p->next, n++) {
-        n_required += is_required(schema, p->string);
+        n_required += schema_requires(schema, p->string);
         if (schema_get(properties, p->string) != p)
             return schema_refuse(r, at, "properties", "names a property twice");
     }
@@ -428,7 +428,7 @@ static status build_object(schema_reader *r, const cJSON *schema, const schema_p
     const cJSON *p = properties->child->prev; /* cJSON: the first knows the last */
     for (;; p = p->prev) {
         uint32_t pair = JSON_RETURN;
-        bool optional = !is_required(schema, p->string);
+        bool optional = !schema_requires(schema, p->string);
         if (cJSON_IsFalse(p) && optional) goto next_property;
         rc = build_property(r, p, at, later, &pair);
         if (rc != STATUS_OK) return rc;

@@ -43,6 +43,8 @@ typedef struct schema_reader {
 status schema_refuse(schema_reader *r, const schema_place *at, const char *keyword,
                      const char *what);
 const cJSON *schema_get(const cJSON *schema, const char *keyword);
+/* Whether `required` lists the name. */
+bool schema_requires(const cJSON *schema, const char *name);
 /* The part of the schema that a $ref names, or NULL. */
 const cJSON *schema_resolve(const schema_reader *r, const cJSON *ref);
 status schema_build(schema_reader *r, const cJSON *schema, const schema_place *at,

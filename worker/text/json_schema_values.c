@@ -166,22 +166,14 @@ static bool values_differ(const cJSON *a, const cJSON *b) {
     return true;
 }
 
-static bool requires(const cJSON *schema, const char *name) {
-    const cJSON *list = schema_get(schema, "required");
-    for (const cJSON *item = list == NULL ? NULL : list->child; item != NULL;
-         item = item->next) {
-        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
-    }
-    return false;
-}
-
 /* Objects that a required property tells apart. */
 static bool tags_differ(const schema_reader *r, const cJSON *a, const cJSON *b) {
     const cJSON *properties = schema_get(a, "properties");
     for (const cJSON *p = properties == NULL ? NULL : properties->child; p != NULL;
          p = p->next) {
         const cJSON *q = schema_get(schema_get(b, "properties"), p->string);
-        if (q == NULL || !requires(a, p->string) || !requires(b, p->string)) continue;
+        if (q == NULL || !schema_requires(a, p->string) || !schema_requires(b, p->string))
+            continue;
         const cJSON *one = follow(r, p), *other = follow(r, q);
         if (one != NULL && other != NULL && values_differ(one, other)) return true;
     }

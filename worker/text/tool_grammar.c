@@ -109,15 +109,6 @@ static uint32_t any_parameters(builder *b, uint32_t end) {
     return json_grammar_repeat(g, rule, 0, JSON_UNBOUNDED, end);
 }
 
-static bool is_required(const cJSON *parameters, const char *name) {
-    const cJSON *list = schema_get(parameters, "required");
-    for (const cJSON *item = cJSON_IsArray(list) ? list->child : NULL; item != NULL;
-         item = item->next) {
-        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
-    }
-    return false;
-}
-
 /* What stands between the name's line and the end, from the last to the first. */
 static status build_parameters(builder *b, schema_reader *reader, const cJSON *parameters,
                                uint32_t *out) {
@@ -135,7 +126,7 @@ static status build_parameters(builder *b, schema_reader *reader, const cJSON *p
                                     words(b, "\n</parameter>\n", rest), &entry);
             if (rc != STATUS_OK) return rc;
             entry = words(b, "<parameter=", words(b, p->string, words(b, ">\n", entry)));
-            rest = is_required(parameters, p->string)
+            rest = schema_requires(parameters, p->string)
                        ? entry
                        : json_grammar_either(b->grammar, entry, rest);
         }
