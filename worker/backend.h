@@ -81,8 +81,9 @@ typedef struct batch_hidden {
 typedef struct batch {
     batch_view view;       /* rows, runs (the segments) and pages, see kernels/args.h */
     const int32_t *tokens; /* [n_rows] */
-    /* [n_rows][E] what layers elsewhere have made of the tokens; they are in the residual after
-     * begin, and nothing is embedded.  NULL: there are none. */
+    uint32_t first_layer, end_layer; /* those that run: [first_layer, end_layer) */
+    /* [n_rows][E] what layers before these have made of the tokens, here or elsewhere; they are in
+     * the residual after begin, and nothing is embedded.  NULL: there are none. */
     const float *residual;
     const uint32_t *output_rows; /* [n_outputs], rows that give logits */
     uint32_t n_outputs;

@@ -53,7 +53,7 @@ void cuda_ahead_ship(backend_cuda *b, const cuda_span *s, uint32_t layer) {
     x->n_ahead = 0;
     if (x->all == NULL || !has_many_rows(b, s)) return;
     remember(b, layer);
-    if (next >= b->config->n_layers) return;
+    if (next >= b->batch.end_layer) return; /* others' steps come first, and use the staging */
     memset(x->is_ahead, 0, b->config->n_experts * sizeof *x->is_ahead);
     for (uint32_t i = 0; i < b->layout.n_staging; i++) {
         int32_t e = most_used(b, next);

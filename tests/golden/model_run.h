@@ -162,6 +162,28 @@ static inline void run_tokens(run *r, uint32_t sequence, uint32_t position,
     }
 }
 
+/* A piece in slices of n_each layers.  After each but the last the other sequence takes a step of its
+ * next token, whose logits go to the next row of other_logits; it may be NULL. */
+static inline void run_slices(run *r, const model_segment *s, uint32_t n_each,
+                              model_segment *other, float *other_logits, float *logits) {
+    error err = {0};
+    uint32_t n_layers = r->config->n_layers;
+    float *rows = calloc((size_t)s->n_tokens * r->config->n_embd, sizeof *rows);
+    assert_non_null(rows);
+    for (uint32_t first = 0, end; first < n_layers; first = end) {
+        end = n_layers - first < n_each ? n_layers : first + n_each;
+        const model_slice slice = {first, end, rows};
+        if (model_step_slice(r->m, s, &slice, logits, &err) != STATUS_OK)
+            fail_msg("%s", err.text);
+        if (end == n_layers || other == NULL) continue;
+        run_step(r, other, 1, other_logits);
+        other_logits += r->config->n_vocab;
+        other->position++;
+        other->tokens++;
+    }
+    free(rows);
+}
+
 static inline float *new_logits(const run *r, size_t n) {
     float *logits = calloc(n * r->config->n_vocab, sizeof *logits);
     assert_non_null(logits);

@@ -183,6 +183,118 @@ static void slots_change_no_bit(void **state) {
     free(expected);
 }
 
+/* What a sequence's two pieces and another's steps between their slices gave. */
+typedef struct sliced {
+    float *logits, *hidden, *other;
+    unsigned char *bytes;
+    size_t n_bytes;
+} sliced;
+
+enum { N_FIRST = 192, N_SECOND = 44, N_SLICED = N_FIRST + N_SECOND, N_BETWEEN = 6 };
+
+/* n_each: layers of a slice; 0: the pieces are not cut. */
+static sliced run_sliced(const model_params *p, uint32_t n_each) {
+    run r;
+    run_open(&r, path, p);
+    size_t n_embd = r.config->n_embd;
+    sliced out = {.logits = new_logits(&r, N_SLICED),
+                  .hidden = calloc(N_SLICED * n_embd, sizeof(float)),
+                  .other = new_logits(&r, 2 * N_BETWEEN)};
+    assert_non_null(out.hidden);
+    for (uint32_t at = 0, n = N_FIRST; at < N_SLICED; at += n, n = N_SECOND) {
+        uint32_t from = at > 0 ? N_BETWEEN : 0, n_taken = 0;
+        model_segment s = run_segment(&r, 0, at, tokens + at, n);
+        s.n_hidden = n;
+        s.hidden = out.hidden + at * n_embd;
+        float *logits = out.logits + (size_t)at * N_VOCAB;
+        model_segment other = run_segment(&r, 1, from, tokens + from, 1);
+        float *next = out.other + (size_t)from * N_VOCAB;
+        if (n_each == 0)
+            run_step(&r, &s, 1, logits);
+        else
+            run_slices(&r, &s, n_each, &other, next, logits);
+        n_taken = other.position - from;
+        run_tokens(&r, 1, other.position, other.tokens, N_BETWEEN - n_taken, 1,
+                   next + (size_t)n_taken * N_VOCAB);
+    }
+    model_stats stats;
+    model_read_stats(r.m, &stats);
+    assert_int_equal(stats.tokens, N_SLICED + 2 * N_BETWEEN);
+    assert_int_equal(stats.steps, 2 + 2 * N_BETWEEN);
+    out.bytes = bytes_after(&r, &out.n_bytes);
+    run_close(&r);
+    return out;
+}
+
+static void release_sliced(sliced *s) {
+    free(s->bytes);
+    free(s->other);
+    free(s->hidden);
+    free(s->logits);
+}
+
+/* A piece that runs some layers at a time, while others decode in between: logits, rows, state and
+ * pages are those of a whole one, and the others' logits, too, wherever experts lie. */
+static void slices_and_steps_between_them_change_no_bit(void **state) {
+    (void)state;
+    const uint32_t slots[] = {0, 8, 64};
+    for (size_t i = 0; i < sizeof slots / sizeof slots[0]; i++) {
+        model_params p = run_params(ACTIVATIONS_INT8);
+        p.n_states = 2;
+        p.n_slots = slots[i];
+        p.inserts_per_layer = 2;
+        p.poison = p.backend == BACKEND_CPU;
+        sliced whole = run_sliced(&p, 0);
+        for (uint32_t n_each = 1; n_each <= 4; n_each++) {
+            sliced cut = run_sliced(&p, n_each);
+            assert_memory_equal(cut.logits, whole.logits, N_SLICED * N_VOCAB * sizeof(float));
+            assert_memory_equal(cut.hidden, whole.hidden, N_SLICED * 256 * sizeof(float));
+            assert_memory_equal(cut.other, whole.other,
+                                2 * N_BETWEEN * N_VOCAB * sizeof(float));
+            assert_int_equal(cut.n_bytes, whole.n_bytes);
+            assert_memory_equal(cut.bytes, whole.bytes, whole.n_bytes);
+            release_sliced(&cut);
+        }
+        release_sliced(&whole);
+    }
+}
+
+static void wrong_slices_are_refused_with_the_reason(void **state) {
+    (void)state;
+    model_params p = run_params(ACTIVATIONS_INT8);
+    p.n_states = 4;
+    run r;
+    run_open(&r, path, &p);
+    float *logits = new_logits(&r, 8), *rows = calloc(8 * 256, sizeof *rows);
+    assert_non_null(rows);
+    const uint32_t after[] = {1, 2};
+    model_segment good = run_segment(&r, 0, 0, tokens, 2), kept = good, one = good;
+    kept.states_after = after;
+    one.n_tokens = one.n_outputs = 1;
+    const struct {
+        const model_segment *segment;
+        uint32_t first, end;
+        const char *word;
+    } cases[] = {{&good, 2, 2, "layers [2, 2) of 4"},
+                 {&good, 0, 5, "layers [0, 5) of 4"},
+                 {&one, 0, 2, "1 tokens are not cut"},
+                 {&kept, 0, 2, "verified row by row"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        error err = {0};
+        const model_slice slice = {cases[i].first, cases[i].end, rows};
+        assert_int_equal(model_step_slice(r.m, cases[i].segment, &slice, logits, &err),
+                         STATUS_BAD_INPUT);
+        if (strstr(err.text, cases[i].word) == NULL) fail_msg("case %zu: '%s'", i, err.text);
+    }
+    error err = {0};
+    const model_slice last = {2, 4, rows};
+    assert_int_equal(model_step_slice(r.m, &good, &last, NULL, &err), STATUS_BAD_INPUT);
+    assert_non_null(strstr(err.text, "no place for logits"));
+    free(rows);
+    free(logits);
+    run_close(&r);
+}
+
 static model_params params_of_many(void) {
     model_params p = run_params(ACTIVATIONS_INT8);
     p.n_states = 1 + N_OTHERS;
@@ -373,6 +485,8 @@ int main(void) {
         cmocka_unit_test(integer_logits_hardly_depend_on_the_chunks),
         cmocka_unit_test(aligned_pieces_and_threads_keep_every_bit),
         cmocka_unit_test(slots_change_no_bit),
+        cmocka_unit_test(slices_and_steps_between_them_change_no_bit),
+        cmocka_unit_test(wrong_slices_are_refused_with_the_reason),
         cmocka_unit_test(a_sequence_among_others_keeps_every_bit),
         cmocka_unit_test(a_saved_state_continues_as_if_never_left),
         cmocka_unit_test(a_page_moved_to_another_place_serves_as_well),

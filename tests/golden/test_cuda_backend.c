@@ -154,6 +154,40 @@ static void slots_change_no_bit(void **state) {
     }
 }
 
+/* A prompt in slices of a layer, with another's decoding step between: what came ahead for the next
+ * layer is of no use any more, for that step has had the staging. */
+static void slices_and_steps_between_them_change_no_bit(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, i == 0 ? 0 : few_slots(), 1);
+        p.n_states = 2;
+        p.n_pages = 4;
+        p.pin_experts = i == 2;
+        float *logits[2];
+        size_t n = 0;
+        for (uint32_t cut = 0; cut < 2; cut++) {
+            run r;
+            run_open(&r, slots_path(), &p);
+            n = r.config->n_vocab;
+            logits[cut] = new_logits(&r, 2 * N_IDS + 2);
+            float *to = logits[cut], *step = to + N_IDS * n;
+            run_tokens(&r, 1, 0, ids, N_IDS - 2, N_IDS - 2, to + (N_IDS + 1) * n);
+            model_segment prompt = run_segment(&r, 0, 0, ids, N_IDS);
+            model_segment other = run_segment(&r, 1, N_IDS - 2, ids + N_IDS - 2, 1);
+            if (cut > 0)
+                run_slices(&r, &prompt, (r.config->n_layers + 1) / 2, &other, step, to);
+            else
+                run_step(&r, &prompt, 1, to);
+            if (cut == 0) run_step(&r, &other, 1, step);
+            run_tokens(&r, 0, N_IDS, ids, 1, 1, to + (2 * N_IDS + 1) * n); /* its state */
+            run_close(&r);
+        }
+        assert_memory_equal(logits[0], logits[1], (2 * N_IDS + 2) * n * sizeof(float));
+        free(logits[0]);
+        free(logits[1]);
+    }
+}
+
 /* Forgotten slots hold NaN until they are filled again, by waves, the host or the GPU. */
 static void forgotten_slots_are_never_read(void **state) {
     (void)state;
@@ -582,6 +616,7 @@ int main(void) {
         cmocka_unit_test(float_logits_are_those_of_the_cpu),
         cmocka_unit_test(small_pages_are_read_as_the_cpu_reads_them),
         cmocka_unit_test(slots_change_no_bit),
+        cmocka_unit_test(slices_and_steps_between_them_change_no_bit),
         cmocka_unit_test(the_largest_logit_is_found_where_it_is_with_graphs_and_without),
         cmocka_unit_test(forgotten_slots_are_never_read),
         cmocka_unit_test(hidden_rows_are_those_that_the_head_reads),

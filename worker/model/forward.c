@@ -93,13 +93,28 @@ static void run_layer(const forward *f, const batch *b, uint32_t layer) {
     show_residual(f, b, "layer", layer);
 }
 
+/* The rows that the first layer reads: of the tokens, unless begin brought them. */
+static void begin_rows(const forward *f, const batch *b) {
+    const backend_ops *ops = f->device->ops;
+    if (b->residual != NULL) return;
+    if (f->weights->block.in.data != NULL)
+        ops->embed_after(f->device, &f->weights->embedding, &f->weights->block, f->block_form);
+    else
+        ops->embed(f->device, &f->weights->embedding);
+    if (f->tap != NULL) show_residual(f, b, "embed", 0);
+}
+
+static void run_layers(const forward *f, const batch *b) {
+    begin_rows(f, b);
+    for (uint32_t layer = b->first_layer; layer < b->end_layer; layer++)
+        run_layer(f, b, layer);
+}
+
 status forward_run_layers(const forward *f, const batch *b, float *rows, error *err) {
     const backend_ops *ops = f->device->ops;
     status rc = ops->begin(f->device, b, err);
     if (rc != STATUS_OK) return rc;
-    ops->embed(f->device, &f->weights->embedding);
-    for (uint32_t layer = 0; layer < f->config->n_layers; layer++)
-        run_layer(f, b, layer);
+    run_layers(f, b);
     ops->read_residual(f->device, rows);
     return ops->end(f->device, err);
 }
@@ -108,15 +123,7 @@ status forward_run(const forward *f, const batch *b, float *logits, error *err) 
     const backend_ops *ops = f->device->ops;
     status rc = ops->begin(f->device, b, err);
     if (rc != STATUS_OK) return rc;
-
-    if (f->weights->block.in.data != NULL)
-        ops->embed_after(f->device, &f->weights->embedding, &f->weights->block, f->block_form);
-    else if (b->residual == NULL)
-        ops->embed(f->device, &f->weights->embedding);
-    if (f->tap != NULL) show_residual(f, b, "embed", 0);
-
-    for (uint32_t layer = 0; layer < f->config->n_layers; layer++)
-        run_layer(f, b, layer);
+    run_layers(f, b);
 
     if (b->n_hidden > 0) ops->hidden(f->device, &f->weights->output_norm);
     if (b->n_outputs > 0) {

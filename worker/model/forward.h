@@ -39,10 +39,11 @@ status forward_init(forward *f, const model_config *c, const model_weights *w, b
                     activation_type activations, error *err);
 void forward_release(forward *f); /* accepts a zeroed one */
 
-/* Run the embedding and the layers of a checked batch alone: rows gets its residual, [n_rows][E]. */
+/* Run the layers of a checked batch, and the embedding before the first: rows gets the residual,
+ * [n_rows][E].  It may be the batch's own. */
 status forward_run_layers(const forward *f, const batch *b, float *rows, error *err);
 
-/* Run one checked batch; logits is NULL when no row asks. */
+/* Run one checked batch, of which no layer is left; logits is NULL when no row asks. */
 status forward_run(const forward *f, const batch *b, float *logits, error *err);
 
 /* Layer kinds.  Each reads INPUT_HIDDEN and adds to the residual. */

@@ -44,6 +44,7 @@ struct model {
     uint64_t *state_step; /* the last step that a state had a part in, 0: none */
     uint64_t n_tokens_run;
     uint64_t n_steps_run;
+    uint64_t n_slices_run; /* of those steps, all but each piece's last */
 };
 
 static status check_params(const model_params *p, const model_config *c, error *err) {
@@ -329,6 +330,7 @@ static void add_segment(model *m, batch *b, const model_segment *s) {
 static status build_batch(model *m, const model_segment *segments, size_t n, batch *b,
                           error *err) {
     *b = (batch){.view = {.runs = m->runs, .row_run = m->row_run, .pages = m->pages},
+                 .end_layer = m->config_of.n_layers,
                  .tokens = m->tokens,
                  .output_rows = m->output_rows,
                  .hidden = m->hidden,
@@ -410,6 +412,7 @@ static status run_first(const model *m, batch *b, error *err) {
     if (m->first.device == NULL) return STATUS_OK;
     batch alone = *b;
     alone.n_outputs = alone.n_hidden = 0;
+    alone.end_layer = m->first.config.n_layers;
     b->residual = m->handed;
     return forward_run_layers(&m->first.pass, &alone, m->handed, err);
 }
@@ -436,6 +439,44 @@ static status run_step(model *m, const model_segment *segments, size_t n_segment
 status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
                   error *err) {
     return run_step(m, segments, n_segments, logits, 0, NULL, err);
+}
+
+static status check_slice(const model *m, const model_segment *s, const model_slice *slice,
+                          error *err) {
+    if (slice->first_layer >= slice->end_layer || slice->end_layer > m->config.n_layers) {
+        return error_set(err, STATUS_BAD_INPUT, "slice: layers [%u, %u) of %u",
+                         slice->first_layer, slice->end_layer, m->config.n_layers);
+    }
+    /* A single row, or one that is verified, is a decoding row to a GPU. */
+    if (s->n_tokens < 2 || s->states_after != NULL || m->first.device != NULL) {
+        return error_set(err, STATUS_BAD_INPUT, "slice: %u tokens%s%s are not cut by layers",
+                         s->n_tokens, s->states_after != NULL ? ", verified row by row," : "",
+                         m->first.device != NULL ? " of a model of two parts" : "");
+    }
+    return STATUS_OK;
+}
+
+status model_step_slice(model *m, const model_segment *segment, const model_slice *slice,
+                        float *logits, error *err) {
+    batch b;
+    status rc = check_slice(m, segment, slice, err);
+    if (rc == STATUS_OK) rc = build_batch(m, segment, 1, &b, err);
+    if (rc != STATUS_OK) return rc;
+    b.first_layer = slice->first_layer;
+    b.end_layer = slice->end_layer;
+    b.watched = m->pass.tap != NULL;
+    if (slice->first_layer > 0) b.residual = slice->rows;
+    if (m->traces != NULL) route_batch(m, segment, &b);
+    if (slice->end_layer < m->config.n_layers) {
+        m->n_slices_run++;
+        b.n_outputs = b.n_hidden = 0;
+        return forward_run_layers(&m->pass, &b, slice->rows, err);
+    }
+    if (b.n_outputs > 0 && logits == NULL)
+        return error_set(err, STATUS_BAD_INPUT, "slice: %u outputs and no place for logits",
+                         b.n_outputs);
+    m->n_tokens_run += b.view.n_rows;
+    return forward_run(&m->pass, &b, logits, err);
 }
 
 bool model_verifies_rows(const model *m) {
@@ -568,7 +609,7 @@ void model_read_stats(const model *m, model_stats *out) {
     memset(out, 0, sizeof *out);
     m->device->ops->read_stats(m->device, out);
     out->tokens = m->n_tokens_run;
-    out->steps = m->n_steps_run;
+    out->steps = m->n_steps_run - m->n_slices_run;
 }
 
 void model_numerics_id(const model *m, char *out, size_t cap) {

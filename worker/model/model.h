@@ -20,6 +20,11 @@
  * of it; the state after the last row is made beside the one before, and model_replay() makes
  * that after any other row, bit for bit, from the one before.
  *
+ * Slices: a piece of a prompt may run some layers at a time, with steps of other sequences
+ * between.  What its layers have made is with the caller meanwhile; rows being independent, no bit
+ * changes.  The experts that a layer brings in serve the whole piece, so that a long piece cut by
+ * layers costs hardly more than one that is not, where one cut by tokens would bring them again.
+ *
  * Thread: the engine thread alone (the backend has threads of its own inside).
  */
 #ifndef SILICEO_WORKER_MODEL_MODEL_H
@@ -102,6 +107,12 @@ typedef struct model_segment {
     const float *before;
 } model_segment;
 
+/* Some layers of a piece: [first_layer, end_layer). */
+typedef struct model_slice {
+    uint32_t first_layer, end_layer;
+    float *rows; /* [n_tokens][n_embd] what the layers before have made, then what these have */
+} model_slice;
+
 /* The largest logit of a row; of equals that with the lowest id. */
 typedef struct model_best {
     int32_t id; /* -1: no logit is a number */
@@ -169,6 +180,14 @@ void model_page_copy(model *m, uint32_t to, uint32_t from);
  * pages of all segments are undefined. */
 status model_step(model *m, const model_segment *segments, size_t n_segments, float *logits,
                   error *err);
+
+/* Run a slice of a piece of two tokens or more that has no states_after.  The slices of a piece run
+ * in order, from layer 0 on, each with the same segment and rows; hidden rows and logits come with
+ * the last.  Until then the segment's state is that of nowhere: nobody may save, copy or run it,
+ * and who gives the piece up clears or loads it.  Not where layers compute on the CPU beside a GPU
+ * (n_cpu_layers). */
+status model_step_slice(model *m, const model_segment *segment, const model_slice *slice,
+                        float *logits, error *err);
 
 /* Whether segments may have states_after. */
 bool model_verifies_rows(const model *m);
