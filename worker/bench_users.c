@@ -303,6 +303,8 @@ static void print_figures(const run *r, figures *f) {
         {"skipped_tokens", b->n_skip, b->n_skip > 0},
         {"beside_prompt_tokens", b->n_beside, b->n_beside > 0},
         {"beside_prompt_ms", f->beside_ms, b->n_beside > 0},
+        {"beside_prompt_tok_per_s", f->beside_ms > 0 ? b->n_beside * 1e3 / f->beside_ms : 0,
+         b->n_beside > 0},
         {"beside_gap_p50_ms", quantile(&f->beside, 0.5), b->n_beside > 0},
         {"beside_gap_p99_ms", quantile(&f->beside, 0.99), b->n_beside > 0},
         {"beside_gap_max_ms", quantile(&f->beside, 1), b->n_beside > 0},

@@ -11,6 +11,7 @@ static uint32_t pages_of(const sequence *who) {
 static bool park(void *context, const sequence *from, sequence *who) {
     engine *e = context;
     const request *r = who->owner;
+    CHECK(!from->is_cut);
     who->parked = parked_store_keep(e->parked, from->state, from->pages, pages_of(from));
     if (who->parked != NULL) return true;
     log_info("sequence-not-parked", "request=%" PRIu64 " choice=%u tokens=%u bytes=%" PRIu64,
@@ -34,6 +35,7 @@ static void forget(void *context, sequence *who) {
 static void copy(void *context, const sequence *from, const sequence *to, uint32_t from_page,
                  uint32_t to_page) {
     engine *e = context;
+    CHECK(!from->is_cut);
     model_state_copy(e->model, to->state, from->state);
     model_page_copy(e->model, to_page, from_page);
 }

@@ -212,6 +212,7 @@ static status make_step_memory(engine *e, error *err) {
                                     .chunk_tokens = e->plan.chunk_tokens,
                                     .max_waiting = ENGINE_MAX_WAITING,
                                     .max_step_ms = e->params.max_step_ms,
+                                    .n_layers = model_configuration(e->model)->n_layers,
                                     .memory = engine_memory_hooks(e),
                                     .cache = remembering};
     rc = scheduler_new(&e->scheduler, &order, err);
@@ -226,11 +227,13 @@ static status make_step_memory(engine *e, error *err) {
         e->logits = calloc((size_t)e->plan.max_outputs * n_vocab, sizeof *e->logits);
     e->hidden = calloc((size_t)e->plan.max_rows * model_configuration(e->model)->n_embd,
                        sizeof *e->hidden);
+    e->cut_rows = calloc((size_t)e->plan.chunk_tokens * model_configuration(e->model)->n_embd,
+                         sizeof *e->cut_rows);
     e->raw_row = calloc(n_vocab, sizeof *e->raw_row);
     e->fork_row = calloc(n_vocab, sizeof *e->fork_row);
     e->best = calloc(e->plan.max_outputs, sizeof *e->best);
     if (e->pieces == NULL || e->segments == NULL || e->logits == NULL || e->hidden == NULL ||
-        e->raw_row == NULL || e->fork_row == NULL || e->best == NULL) {
+        e->cut_rows == NULL || e->raw_row == NULL || e->fork_row == NULL || e->best == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "engine: no memory for steps");
     }
     return STATUS_OK;
@@ -302,6 +305,7 @@ void engine_close(engine *e) {
     free(e->best);
     free(e->fork_row);
     free(e->raw_row);
+    free(e->cut_rows);
     free(e->hidden);
     if (e->owns_logits) free(e->logits);
     free(e->segments);

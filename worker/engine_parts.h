@@ -60,6 +60,7 @@ struct engine {
     bool has_logits;   /* the last step's are in logits, else in best what it gave */
     uint64_t model_ns; /* that the model took for it, what was replayed after it included */
     float *hidden;     /* [max_rows][n_embd], what inputs of vectors want */
+    float *cut_rows;   /* [chunk_tokens][n_embd] of a piece that is cut, between its slices */
     float *raw_row;    /* a row as the model gave it, for log probabilities */
     float *fork_row;   /* a row of a prompt, for the next of its choices */
     sampler_scratch *scratch;

@@ -15,7 +15,7 @@ void engine_rates_add(engine_rates *r, const engine_rates_step *step) {
     w->expert_lookups += step->expert_lookups;
     w->expert_hits += step->expert_hits;
     /* A step with a piece of a prompt is mostly that: decoding is judged by the others. */
-    if (step->n_prompt > 0) {
+    if (step->n_prompt > 0 || step->is_slice) {
         w->prompt_ns += step->took_ns;
         w->n_prompt += step->n_prompt + step->n_decoded;
     } else {

@@ -9,6 +9,7 @@
 #define SILICEO_WORKER_ENGINE_RATES_H
 
 #include "worker/engine.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { RATES_WINDOW_MS = 5000, RATES_KEEP_MS = 60000 };
@@ -20,6 +21,7 @@ typedef struct engine_rates_step {
     uint32_t n_decoded;
     uint64_t expert_lookups;
     uint64_t expert_hits;
+    bool is_slice; /* layers of a piece of a prompt; its tokens count with the last of them */
 } engine_rates_step;
 
 typedef struct rates_window {

@@ -1,4 +1,8 @@
-/* engine_step.c - one step for all that run: pieces to segments, rows to tokens. */
+/* engine_step.c - one step for all that run: pieces to segments, rows to tokens.
+ *
+ * Where a piece of a prompt is cut by layers, a step is two of the model's: the decoding rows, and
+ * then a slice of that piece.  What its layers have made waits in e->cut_rows.
+ */
 #include "worker/engine_parts.h"
 
 #include "common/clock.h"
@@ -27,6 +31,12 @@ static float *ask_rows(const engine *e, const scheduler_piece *piece, model_segm
     return place + (size_t)s->n_tokens * model_configuration(e->model)->n_embd;
 }
 
+static void clear_states(engine *e, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (e->pieces[i].who->n_run == 0) model_state_clear(e->model, e->pieces[i].who->state);
+    }
+}
+
 /* Segments of the model for the pieces; the number of rows is returned. */
 static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
     uint32_t n_rows = 0;
@@ -35,7 +45,6 @@ static uint32_t make_segments(engine *e, size_t n, uint64_t now_ns) {
         sequence *who = e->pieces[i].who;
         request *r = who->owner;
         if (r->started_ns == 0) r->started_ns = now_ns;
-        if (who->n_run == 0) model_state_clear(e->model, who->state);
         e->segments[i] = (model_segment){
             .state = who->state,
             .position = who->n_run,
@@ -60,8 +69,10 @@ static void fail_step(engine *e, size_t n, const error *cause) {
     engine_sweep(e);
 }
 
-/* Guesses are not counted as decoded; those that came true are added later. */
-static engine_rates_step count_step(engine *e, size_t n, uint32_t n_rows, uint64_t begun_ns) {
+/* Guesses are not counted as decoded; those that came true are added later.  n_whole: of the rows,
+ * those for which no layer is left. */
+static engine_rates_step count_step(engine *e, size_t n, uint32_t n_rows, uint32_t n_whole,
+                                    uint64_t begun_ns) {
     model_stats now;
     model_read_stats(e->model, &now);
     uint64_t lookups = now.expert_lookups - e->before.expert_lookups;
@@ -69,6 +80,7 @@ static engine_rates_step count_step(engine *e, size_t n, uint32_t n_rows, uint64
     e->before = now;
     engine_rates_step step = {
         .ended_ns = clock_monotonic_ns(), .expert_lookups = lookups, .expert_hits = hits};
+    step.is_slice = n_whole < n_rows;
     step.took_ns = step.ended_ns - begun_ns;
     for (size_t i = 0; i < n; i++) {
         request *r = e->pieces[i].who->owner;
@@ -76,6 +88,7 @@ static engine_rates_step count_step(engine *e, size_t n, uint32_t n_rows, uint64
         r->expert_lookups += lookups;
         r->expert_hits += hits;
         r->expert_misses += (double)(lookups - hits) * rows / n_rows;
+        if (step.is_slice) continue;
         r->rows += rows;
         bool is_prompt = e->pieces[i].who->n_run < e->pieces[i].who->n_prompt;
         *(is_prompt ? &step.n_prompt : &step.n_decoded) += rows - e->pieces[i].n_drafted;
@@ -270,19 +283,9 @@ static uint32_t take_piece(engine *e, const scheduler_piece *piece, const model_
     return n_true;
 }
 
-status engine_step(engine *e, bool *did_work, error *err) {
-    uint64_t begun_ns = clock_monotonic_ns();
-    *did_work = false;
-    engine_end_late_requests(e, begun_ns);
-    engine_start_fetched(e);
-    engine_begin_vectors(e);
-    engine_guess(e);
-    size_t n = scheduler_plan(e->scheduler, e->pieces);
-    if (n == 0) {
-        *did_work = engine_wait_fetching(e) || engine_begin_ahead(e);
-        return STATUS_OK;
-    }
-    *did_work = true;
+/* The step of pieces that are not cut. */
+static status run_pieces(engine *e, size_t n, uint64_t begun_ns, error *err) {
+    clear_states(e, n);
     uint32_t n_rows = make_segments(e, n, begun_ns);
     error cause = {0};
     status rc = run_model(e, n, &cause);
@@ -290,7 +293,7 @@ status engine_step(engine *e, bool *did_work, error *err) {
         fail_step(e, n, &cause);
         return error_set(err, rc, "%s", cause.text);
     }
-    engine_rates_step figures = count_step(e, n, n_rows, begun_ns);
+    engine_rates_step figures = count_step(e, n, n_rows, n_rows, begun_ns);
     size_t row = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t n_outputs = e->segments[i].n_outputs;
@@ -300,8 +303,52 @@ status engine_step(engine *e, bool *did_work, error *err) {
     if (e->guesses != NULL && figures.n_prompt == 0)
         speculate_note_step(e->guesses, n_rows, e->model_ns);
     engine_rates_add(&e->rates, &figures);
+    scheduler_note_time(e->scheduler, clock_monotonic_ns() - begun_ns);
+    return STATUS_OK;
+}
+
+/* Layers of a piece that is cut.  With the last of them the piece has run. */
+static status run_slice(engine *e, const scheduler_slice *slice, error *err) {
+    uint64_t begun_ns = clock_monotonic_ns();
+    bool is_last = slice->end_layer == model_configuration(e->model)->n_layers;
+    e->pieces[0] = slice->piece;
+    if (slice->first_layer == 0) clear_states(e, 1);
+    uint32_t n_rows = make_segments(e, 1, begun_ns);
+    const model_slice layers = {slice->first_layer, slice->end_layer, e->cut_rows};
+    error cause = {0};
+    status rc = model_step_slice(e->model, &e->segments[0], &layers, e->logits, &cause);
+    if (rc != STATUS_OK) {
+        fail_step(e, 1, &cause);
+        return error_set(err, rc, "%s", cause.text);
+    }
+    e->has_logits = true;
+    engine_rates_step figures = count_step(e, 1, n_rows, is_last ? n_rows : 0, begun_ns);
+    if (is_last) (void)take_piece(e, &e->pieces[0], &e->segments[0], 0);
+    engine_rates_add(&e->rates, &figures);
+    scheduler_note_slice(e->scheduler, clock_monotonic_ns() - begun_ns);
+    return STATUS_OK;
+}
+
+status engine_step(engine *e, bool *did_work, error *err) {
+    uint64_t begun_ns = clock_monotonic_ns();
+    *did_work = false;
+    engine_end_late_requests(e, begun_ns);
+    engine_start_fetched(e);
+    engine_begin_vectors(e);
+    engine_guess(e);
+    scheduler_slice slice;
+    size_t n = scheduler_plan(e->scheduler, e->pieces, &slice);
+    if (n == 0 && slice.piece.who == NULL) {
+        *did_work = engine_wait_fetching(e) || engine_begin_ahead(e);
+        return STATUS_OK;
+    }
+    *did_work = true;
+    status rc = n > 0 ? run_pieces(e, n, begun_ns, err) : STATUS_OK;
+    /* A token just taken may have ended the request of the piece that is cut. */
+    if (rc == STATUS_OK && slice.piece.who != NULL && slice.piece.who->is_cut)
+        rc = run_slice(e, &slice, err);
+    if (rc != STATUS_OK) return rc;
     engine_sweep(e);
     engine_begin_vectors(e); /* so that the figures between steps tell that there is work */
-    scheduler_note_time(e->scheduler, clock_monotonic_ns() - begun_ns);
     return STATUS_OK;
 }

@@ -18,6 +18,10 @@ struct scheduler {
     uint64_t n_arrived;
     step_cost cost;
     step_cost_step planned; /* but for its time */
+    /* The piece that is cut, and what is told of it; who->is_cut. */
+    scheduler_piece cut; /* who is NULL: none is */
+    step_cost_piece cut_cost;
+    uint32_t n_slice_layers; /* of the slice that was planned last */
 };
 
 status scheduler_new(scheduler **out, const scheduler_params *params, error *err) {
@@ -126,6 +130,11 @@ static void give_up_memory(scheduler *s, sequence *who) {
     who->n_states = 0;
 }
 
+static void end_cut(scheduler *s) {
+    s->cut.who->is_cut = false;
+    s->cut.who = NULL;
+}
+
 static void stop_running(scheduler *s, sequence *who) {
     uint32_t at = 0;
     while (s->running[at] != who) {
@@ -133,6 +142,7 @@ static void stop_running(scheduler *s, sequence *who) {
         CHECK(at < s->n_running);
     }
     s->n_running--;
+    if (who->is_cut) end_cut(s);
     memmove(s->running + at, s->running + at + 1, (s->n_running - at) * sizeof(sequence *));
     give_up_memory(s, who);
     who->phase = SEQUENCE_IDLE;
@@ -161,7 +171,8 @@ void scheduler_remove(scheduler *s, sequence *who) {
 /* Take from who what it holds; it waits again, with it or with its tokens alone. */
 static void pause_running(scheduler *s, sequence *who) {
     const scheduler_memory *m = &s->params.memory;
-    bool kept = who->n_run > 0 && m->park != NULL && m->park(m->context, who, who);
+    bool may_keep = who->n_run > 0 && !who->is_cut && m->park != NULL;
+    bool kept = may_keep && m->park(m->context, who, who);
     if (!kept) who->n_run = 0;
     who->n_drafted = 0;
     stop_running(s, who);
@@ -246,6 +257,8 @@ static bool find_room(scheduler *s, const sequence *who) {
     while (!fits(s, who)) {
         sequence *last = s->n_running > 0 ? s->running[s->n_running - 1] : NULL;
         if (last == NULL || last->priority <= who->priority) return false;
+        if (last->is_cut)
+            return false; /* when its piece has run, it goes with what that gave */
         pause_running(s, last);
     }
     return true;
@@ -334,6 +347,40 @@ static uint32_t prompt_budget(const scheduler *s, const sequence *who) {
                           p->chunk_tokens);
 }
 
+static sequence *first_prompt(const scheduler *s) {
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        if (!decodes(s->running[i])) return s->running[i];
+    }
+    return NULL;
+}
+
+/* Cut the first prompt's piece by layers, where it is to be.  A single token decodes as far as a
+ * device is concerned. */
+static void begin_cut(scheduler *s) {
+    const scheduler_params *p = &s->params;
+    sequence *who = first_prompt(s);
+    if (who == NULL || p->max_step_ms == 0 || p->n_layers < 2 || s->planned.n_decoded == 0)
+        return;
+    uint32_t length = piece_length(who, p->chunk_tokens);
+    if (step_cost_fits(&s->cost, who->n_run, length, p->max_step_ms)) return;
+    length =
+        piece_length(who, step_cost_cut_rows(&s->cost, who->n_run, p->n_layers, p->max_step_ms,
+                                             MODEL_CHUNK_TOKENS, p->chunk_tokens));
+    if (length < 2) return;
+    s->cut = make_piece(who, length, 0);
+    s->cut_cost =
+        (step_cost_piece){.n_rows = length, .depth = who->n_run, .n_layers = p->n_layers};
+    who->is_cut = true;
+}
+
+static void plan_slice(scheduler *s, scheduler_slice *out) {
+    const step_cost_piece *p = &s->cut_cost;
+    bool is_awaited = s->planned.n_decoded > 0;
+    s->n_slice_layers = is_awaited ? step_cost_layers(&s->cost, p, s->params.max_step_ms)
+                                   : p->n_layers - p->n_done;
+    *out = (scheduler_slice){s->cut, p->n_done, p->n_done + s->n_slice_layers};
+}
+
 static size_t plan_prompts(scheduler *s, scheduler_piece *out) {
     size_t n = 0;
     uint32_t budget = s->params.chunk_tokens, longest = 0;
@@ -351,17 +398,22 @@ static size_t plan_prompts(scheduler *s, scheduler_piece *out) {
     return n;
 }
 
-size_t scheduler_plan(scheduler *s, scheduler_piece *out) {
+size_t scheduler_plan(scheduler *s, scheduler_piece *out, scheduler_slice *slice) {
     memset(&s->planned, 0, sizeof s->planned);
+    memset(slice, 0, sizeof *slice);
     admit(s);
     size_t n = plan_decodes(s, out);
-    return n + plan_prompts(s, out + n);
+    if (s->cut.who == NULL) begin_cut(s);
+    if (s->cut.who == NULL) return n + plan_prompts(s, out + n);
+    plan_slice(s, slice);
+    return n;
 }
 
 void scheduler_advance(scheduler *s, sequence *who, uint32_t n_tokens) {
     const scheduler_cache *c = &s->params.cache;
     if (who->phase != SEQUENCE_RUNNING) return; /* it ended with another of its request */
     bool was_prompt = who->n_run < who->n_prompt;
+    if (who->is_cut) end_cut(s);
     who->n_run += n_tokens;
     if (was_prompt && c->at_stop != NULL && sequence_is_at_stop(who))
         c->at_stop(c->context, who);
@@ -370,6 +422,10 @@ void scheduler_advance(scheduler *s, sequence *who, uint32_t n_tokens) {
 void scheduler_note_time(scheduler *s, uint64_t took_ns) {
     s->planned.took_ms = (double)took_ns / 1e6;
     step_cost_add(&s->cost, &s->planned);
+}
+
+void scheduler_note_slice(scheduler *s, uint64_t took_ns) {
+    step_cost_add_slice(&s->cost, &s->cut_cost, s->n_slice_layers, (double)took_ns / 1e6);
 }
 
 /* --- choices of one prompt --- */
@@ -393,6 +449,7 @@ bool scheduler_fork(scheduler *s, const sequence *leader, sequence *who) {
     const scheduler_memory *m = &s->params.memory;
     CHECK(who->phase == SEQUENCE_WAITING && who->leader == leader);
     CHECK(leader->phase == SEQUENCE_RUNNING && leader->n_run == leader->n_prompt);
+    CHECK(!leader->is_cut);
     who->leader = NULL;
     if (m->copy != NULL && s->n_free_groups > 0 && share_pages(s, leader, who)) {
         uint32_t last = who->n_pages - 1;

@@ -3,9 +3,17 @@
  * A step takes a token of every sequence that decodes, with the guesses behind it, and
  * pieces of prompts, in order, up to chunk_tokens.  A piece ends at a multiple of
  * MODEL_CHUNK_TOKENS of its own sequence or at the end of its prompt, so that how a prompt
- * is cut never changes a bit of its result.  Beside sequences that decode, prompts get what
- * keeps the step within max_step_ms by the cost that steps had (see step_cost.h), and one
- * chunk at the least.
+ * is cut never changes a bit of its result.
+ *
+ * Beside sequences that decode, a step is to stay within max_step_ms by the cost that steps had
+ * (see step_cost.h), as what a stream waits between two tokens is a step.  Where the first prompt's
+ * piece takes longer than that, it is cut by layers: after the decoding rows a step runs a slice
+ * of it, some layers of all its tokens, until no layer is left.  Pieces stay long so, and what a
+ * layer costs for its first token is paid once a piece: a piece is shorter than chunk_tokens only
+ * where one layer of it would break the bound.  One piece is cut at a time, and other prompts wait for
+ * its end.  When nobody decodes any more, the rest of it is one slice; and nobody's prompt is cut
+ * while nobody decodes.  A model of one layer is cut by tokens alone, to one chunk at the least,
+ * and so is what runs ahead for nobody yet, for whoever comes meanwhile.
  *
  * Order everywhere: interactive before background, then by arrival.  A sequence is
  * admitted, in order, when states are free and pages for all its tokens and a page of
@@ -13,8 +21,11 @@
  * theirs up, the last first.  When pages run out while decoding, so does the last in order.
  * Before anyone gives up anything the cache is asked for pages.  Who gave up waits again:
  * where what it held could be parked it goes on exactly there, else it runs its tokens
- * again.  The first in order always comes forward, so nothing deadlocks as long as one
- * sequence fits alone (the caller's duty).
+ * again.  A background one whose piece is cut ends that piece before it gives way to an
+ * interactive one; where a decoding row needs its pages it cannot, and as half a piece is no state
+ * to go on from, it runs its tokens again.  The first in order always comes forward, with a layer of
+ * a chunk a step at the least, so nothing deadlocks as long as one sequence fits alone (the caller's
+ * duty).
  *
  * Allocates only in its constructor; what the hooks do is theirs.  Thread: engine.
  */
@@ -36,6 +47,12 @@ typedef struct scheduler_piece {
     uint32_t n_drafted; /* the last of them, guesses */
     bool wants_logits;  /* its last token but for guesses is the last known */
 } scheduler_piece;
+
+/* Layers of a piece of a prompt. */
+typedef struct scheduler_slice {
+    scheduler_piece piece; /* who is NULL: no piece is cut in this step */
+    uint32_t first_layer, end_layer;
+} scheduler_slice;
 
 /* Who moves bytes for the scheduler.  Between steps; functions may be NULL: never done. */
 typedef struct scheduler_memory {
@@ -81,6 +98,7 @@ typedef struct scheduler_params {
     uint32_t chunk_tokens; /* of prompts in a step; a multiple of MODEL_CHUNK_TOKENS */
     uint32_t max_waiting;
     uint32_t max_step_ms; /* of a step beside running streams; 0: no bound */
+    uint32_t n_layers;    /* of the model; below 2: no piece is cut by layers */
     scheduler_memory memory;
     scheduler_cache cache;
 } scheduler_params;
@@ -96,12 +114,17 @@ void scheduler_remove(scheduler *s, sequence *who);
 
 /* Admit whom there is room for and choose the next step; out has room for n_sequences
  * pieces.  A piece at n_run 0 starts on a state that someone else may have left: clear it.
- * A sequence's guesses are run, or n_drafted is 0 now. */
-size_t scheduler_plan(scheduler *s, scheduler_piece *out);
+ * A sequence's guesses are run, or n_drafted is 0 now.
+ * The slice is to run after the pieces, with scheduler_note_slice(), unless its sequence has been
+ * removed since; the same one comes again until it has.  With its last layer the piece has run:
+ * scheduler_advance(). */
+size_t scheduler_plan(scheduler *s, scheduler_piece *out, scheduler_slice *slice);
 /* n_tokens of who have run and stay on its timeline; nothing if it has been removed since. */
 void scheduler_advance(scheduler *s, sequence *who, uint32_t n_tokens);
-/* The step that was planned last took so long, all work around it included. */
+/* The pieces that were planned last took so long, all work around them included. */
 void scheduler_note_time(scheduler *s, uint64_t took_ns);
+/* The slice that was planned last has run and took so long.  Its sequence may be gone by then. */
+void scheduler_note_slice(scheduler *s, uint64_t took_ns);
 
 /* The leader has run the prompt that who waits for, and nothing else: whole pages are shared,
  * the rest is copied, and who goes on from there, at once or, parked, when there is room.

@@ -55,6 +55,9 @@ typedef struct sequence {
     uint32_t state; /* of states, the one after tokens[n_run - 1] */
     uint32_t *pages;
     uint32_t n_pages;
+    /* Layers of its next piece have run and others have not: its state is neither that before the
+     * piece nor that after it, and nobody may keep or copy it. */
+    bool is_cut;
     void *parked; /* what it held, kept elsewhere while it waits; NULL: nothing */
     struct sequence *next;
     uint32_t n_preempted;

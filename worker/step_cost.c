@@ -6,6 +6,11 @@ static const double DECAY = 0.917; /* 2^(-1 / HALF_LIFE_STEPS) */
 
 /* Steps vary: what is expected may take this much of the bound. */
 static const double SHARE_OF_BOUND = 0.8;
+/* And this much of it is left to prompts in any case. */
+static const double LEAST_SHARE = 0.125;
+
+/* Slices of a piece of which nothing is known. */
+enum { UNKNOWN_SLICES = 8 };
 
 static uint32_t class_of(uint32_t depth) {
     uint32_t class = 0;
@@ -61,4 +66,58 @@ uint32_t step_cost_rows(const step_cost *c, uint32_t depth, double bound_ms, uin
         n += multiple;
     }
     return n;
+}
+
+/* --- pieces that are cut by layers --- */
+
+static double room_ms(const step_cost *c, double bound_ms) {
+    double room = bound_ms * SHARE_OF_BOUND - c->base_ms, least = bound_ms * LEAST_SHARE;
+    return room > least ? room : least;
+}
+
+static double layer_ms(const step_cost *c, uint32_t depth, uint32_t n_rows, uint32_t n_layers) {
+    double even = step_cost_expect_ms(c, depth, n_rows) / n_layers;
+    return c->unevenness > 1 ? even * c->unevenness : even;
+}
+
+bool step_cost_fits(const step_cost *c, uint32_t depth, uint32_t n_rows, double bound_ms) {
+    double cost = step_cost_expect_ms(c, depth, n_rows);
+    return cost > 0 && cost <= bound_ms * SHARE_OF_BOUND - c->base_ms;
+}
+
+uint32_t step_cost_cut_rows(const step_cost *c, uint32_t depth, uint32_t n_layers,
+                            double bound_ms, uint32_t multiple, uint32_t most) {
+    uint32_t n = multiple;
+    while (n + multiple <= most) {
+        double cost = layer_ms(c, depth, n + multiple, n_layers);
+        if (cost == 0 || cost > room_ms(c, bound_ms)) break;
+        n += multiple;
+    }
+    return n;
+}
+
+uint32_t step_cost_layers(const step_cost *c, const step_cost_piece *p, double bound_ms) {
+    uint32_t left = p->n_layers - p->n_done, most = (p->n_layers - 1) / UNKNOWN_SLICES + 1;
+    double each = p->n_done > 0 ? p->slowest_ms : layer_ms(c, p->depth, p->n_rows, p->n_layers);
+    if (each > 0) {
+        double n = room_ms(c, bound_ms) / each;
+        most = n >= left ? left : n < 1 ? 1 : (uint32_t)n;
+    }
+    if (most > left) most = left;
+    uint32_t n_slices = (left - 1) / most + 1;
+    return (left - 1) / n_slices + 1;
+}
+
+void step_cost_add_slice(step_cost *c, step_cost_piece *p, uint32_t n_layers, double took_ms) {
+    double each = took_ms / n_layers;
+    p->n_done += n_layers;
+    p->took_ms += took_ms;
+    if (each > p->slowest_ms) p->slowest_ms = each;
+    if (p->n_done < p->n_layers || p->took_ms <= 0) return;
+    const step_cost_step whole = {
+        .n_prompt = p->n_rows, .depth = p->depth, .took_ms = p->took_ms};
+    step_cost_add(c, &whole);
+    double uneven = p->slowest_ms * p->n_layers / p->took_ms;
+    double weight = uneven > c->unevenness ? 0.5 : 1 - DECAY;
+    c->unevenness += c->unevenness == 0 ? uneven : weight * (uneven - c->unevenness);
 }

@@ -5,11 +5,19 @@
  * least squares over steps whose weight decays, for each class of depth (positions before the
  * piece, by powers of two) by itself.  A class without steps borrows from the nearest below.
  *
+ * A piece that is cut by layers adds its slices' times together, a layer costing as much as
+ * another; what the slowest layers of a slice took beyond that is kept beside.  While a piece runs,
+ * its own layers so far tell best what the others will take.
+ *
+ * Prompts have an eighth of the bound in any case: where decoding rows alone take all of it, nothing
+ * keeps it, and prompts shall come forward.
+ *
  * Plain data; a zeroed one knows nothing.  Thread: engine.
  */
 #ifndef SILICEO_WORKER_STEP_COST_H
 #define SILICEO_WORKER_STEP_COST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { STEP_COST_CLASSES = 13 }; /* below 256 tokens, 512, ... and 1 Mi or more */
@@ -22,6 +30,8 @@ typedef struct step_cost_line {
 typedef struct step_cost {
     double base_ms; /* 0: no step has been without a prompt */
     step_cost_line lines[STEP_COST_CLASSES];
+    double
+        unevenness; /* layers of the slowest slice lately, to those of the mean; 0: not known */
 } step_cost;
 
 typedef struct step_cost_step {
@@ -30,6 +40,16 @@ typedef struct step_cost_step {
     uint32_t depth;     /* where the largest piece of prompt began */
     double took_ms;
 } step_cost_step;
+
+/* A piece of prompt that is cut by layers. */
+typedef struct step_cost_piece {
+    uint32_t n_rows;
+    uint32_t depth;
+    uint32_t n_layers;
+    uint32_t n_done;   /* layers that have run */
+    double took_ms;    /* by these */
+    double slowest_ms; /* a layer of the slowest slice */
+} step_cost_piece;
 
 void step_cost_add(step_cost *c, const step_cost_step *step);
 
@@ -40,5 +60,17 @@ double step_cost_expect_ms(const step_cost *c, uint32_t depth, uint32_t n_rows);
  * within bound_ms. */
 uint32_t step_cost_rows(const step_cost *c, uint32_t depth, double bound_ms, uint32_t multiple,
                         uint32_t most);
+
+/* Whether a step with so many rows of prompt stays within the bound; of what nothing is known it is
+ * not said. */
+bool step_cost_fits(const step_cost *c, uint32_t depth, uint32_t n_rows, double bound_ms);
+
+/* The same as step_cost_rows() for a piece that is cut: a layer of it stays within the bound. */
+uint32_t step_cost_cut_rows(const step_cost *c, uint32_t depth, uint32_t n_layers,
+                            double bound_ms, uint32_t multiple, uint32_t most);
+/* How many layers its next slice has: the fewest slices, as even as can be. */
+uint32_t step_cost_layers(const step_cost *c, const step_cost_piece *p, double bound_ms);
+/* So many more layers of it have run. */
+void step_cost_add_slice(step_cost *c, step_cost_piece *p, uint32_t n_layers, double took_ms);
 
 #endif

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { HALF_A_STATE = 12345 };
+
 static uint64_t see(uint64_t state, int32_t token) {
     return state * 6364136223846793005u + (uint64_t)token + 1;
 }
@@ -152,6 +154,9 @@ void bench_open(bench *b, const bench_shape *shape) {
     b->n_states_each = shape->n_states_each > 0 ? shape->n_states_each : 1;
     b->chunk_tokens = shape->chunk_tokens;
     b->n_park_limit = shape->n_park;
+    b->n_layers = shape->n_layers;
+    b->piece_ms = shape->piece_ms;
+    b->row_ms = shape->row_ms;
     assert_true(shape->n_pages <= MAX_PAGES);
     assert_true(b->n_sequences * b->n_states_each <= MAX_STATES);
     assert_int_equal(kv_pages_new(&b->pages, shape->n_pages, &err), STATUS_OK);
@@ -162,6 +167,7 @@ void bench_open(bench *b, const bench_shape *shape) {
         .chunk_tokens = shape->chunk_tokens,
         .max_waiting = shape->max_waiting,
         .max_step_ms = shape->max_step_ms,
+        .n_layers = shape->n_layers,
         .memory = {
             .context = b, .park = park, .unpark = unpark, .forget = forget, .copy = copy}};
     if (shape->has_cache) {
@@ -311,11 +317,57 @@ void bench_guess_some(bench *b, uint64_t dice) {
     }
 }
 
+static void take_piece(bench *b, const scheduler_piece *piece) {
+    sequence *who = piece->who;
+    scheduler_advance(b->scheduler, who, piece->n_tokens - piece->n_drafted);
+    who->n_drafted = 0; /* none of them was right */
+    if (piece->wants_logits) take_token(b, who);
+}
+
+/* Layers run in order, each once; between them the state is no tokens'. */
+static void run_slice(bench *b, const scheduler_slice *slice) {
+    const sequence *who = slice->piece.who;
+    uint32_t first = b->cut == who ? b->n_done : 0;
+    uint64_t *state = &b->states[who->state];
+    assert_true(who->is_cut);
+    assert_piece(b, &slice->piece);
+    assert_int_equal(slice->first_layer, first);
+    assert_true(slice->end_layer > first && slice->end_layer <= b->n_layers);
+    b->n_slice_layers = slice->end_layer - first;
+    b->n_slice_tokens = slice->piece.n_tokens;
+    if (first == 0) {
+        if (who->n_run == 0) *state = 0;
+        assert_true(*state == state_after(who, who->n_run));
+        b->cut_tokens = slice->piece.n_tokens;
+    }
+    assert_int_equal(slice->piece.n_tokens, b->cut_tokens);
+    assert_true(first == 0 || *state == HALF_A_STATE);
+    *state = HALF_A_STATE;
+    b->cut = who;
+    b->n_done = slice->end_layer;
+    if (b->n_done == b->n_layers) {
+        *state = state_after(who, who->n_run);
+        run_piece(b, &slice->piece);
+        b->cut = NULL;
+        take_piece(b, &slice->piece);
+    }
+    double took_ms =
+        (b->piece_ms + b->row_ms * b->cut_tokens) * b->n_slice_layers / b->n_layers;
+    b->step_ms += took_ms;
+    scheduler_note_slice(b->scheduler, (uint64_t)(took_ms * 1e6));
+}
+
 size_t bench_step_of(bench *b, uint32_t *n_prompt_tokens) {
     scheduler_piece pieces[MAX_STATES];
-    size_t n = scheduler_plan(b->scheduler, pieces);
+    scheduler_slice slice;
+    size_t n = scheduler_plan(b->scheduler, pieces, &slice);
     uint32_t n_tokens = 0;
     assert_true(n <= b->n_sequences);
+    if (b->cut != NULL && b->cut != slice.piece.who) {
+        assert_false(b->cut->is_cut); /* it lost its place */
+        b->cut = NULL;
+    }
+    if (slice.piece.who != NULL) assert_true(slice.piece.who->is_cut);
     bench_assert_invariants(b);
     for (size_t i = 0; i < n; i++) {
         assert_piece(b, &pieces[i]);
@@ -326,15 +378,16 @@ size_t bench_step_of(bench *b, uint32_t *n_prompt_tokens) {
     assert_true(n_tokens <= b->chunk_tokens);
     for (size_t i = 0; i < n; i++)
         run_piece(b, &pieces[i]);
-    for (size_t i = 0; i < n; i++) {
-        sequence *who = pieces[i].who;
-        scheduler_advance(b->scheduler, who, pieces[i].n_tokens - pieces[i].n_drafted);
-        who->n_drafted = 0; /* none of them was right */
-        if (pieces[i].wants_logits) take_token(b, who);
-    }
+    for (size_t i = 0; i < n; i++)
+        take_piece(b, &pieces[i]);
+    bool takes_time = b->piece_ms + b->row_ms > 0;
+    b->step_ms = n == 0 ? 0 : n_tokens > 0 ? 5 + b->piece_ms + b->row_ms * n_tokens : 5;
+    if (takes_time && n > 0) scheduler_note_time(b->scheduler, (uint64_t)(b->step_ms * 1e6));
+    b->n_slice_layers = b->n_slice_tokens = 0;
+    if (slice.piece.who != NULL && slice.piece.who->is_cut) run_slice(b, &slice);
     bench_assert_invariants(b);
     if (n_prompt_tokens != NULL) *n_prompt_tokens = n_tokens;
-    return n;
+    return n + (slice.piece.who != NULL);
 }
 
 size_t bench_step(bench *b) {

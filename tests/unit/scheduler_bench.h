@@ -2,7 +2,8 @@
  *
  * A state is a number made of the tokens that it has seen, a page holds its tokens.  A step
  * checks both before it adds to them, so a wrong copy, a page written while it is shared or a
- * place resumed wrongly is seen at once.
+ * place resumed wrongly is seen at once.  A state between the slices of a piece is none that any
+ * tokens give.
  */
 #ifndef SILICEO_TESTS_UNIT_SCHEDULER_BENCH_H
 #define SILICEO_TESTS_UNIT_SCHEDULER_BENCH_H
@@ -51,6 +52,14 @@ typedef struct bench {
     entry entries[MAX_ENTRIES];
     uint64_t clock;
     uint32_t n_begun, n_stopped;
+    /* Of the last step: layers of a slice, and the tokens of its piece; 0: no piece is cut. */
+    uint32_t n_slice_layers, n_slice_tokens;
+    const sequence *cut; /* whose layers [0, n_done) have run */
+    uint32_t n_layers, n_done, cut_tokens;
+    /* What steps take: 5 ms for decoding rows, and for prompts these together.  Zeros: nobody is
+     * told how long a step took. */
+    double piece_ms, row_ms;
+    double step_ms; /* of the last */
     bool moves_out; /* the cache, what makes room; else it forgets that */
 } bench;
 
@@ -58,6 +67,8 @@ typedef struct bench_shape {
     uint32_t n_pages, n_sequences, chunk_tokens, max_waiting;
     uint32_t n_states_each; /* 0: one */
     uint32_t max_step_ms;
+    uint32_t n_layers; /* below 2: no piece is cut by layers */
+    double piece_ms, row_ms;
     uint32_t n_park; /* places for parked ones */
     bool has_cache;
 } bench_shape;

@@ -18,8 +18,12 @@ static engine_stats read_at(const engine_rates *r, uint64_t ms) {
 
 static void add(engine_rates *r, uint64_t ended_ms, uint64_t took_ms, uint32_t n_prompt,
                 uint32_t n_decoded, uint64_t lookups, uint64_t hits) {
-    const engine_rates_step step = {ended_ms * MS, took_ms * MS, n_prompt,
-                                    n_decoded,     lookups,      hits};
+    const engine_rates_step step = {.ended_ns = ended_ms * MS,
+                                    .took_ns = took_ms * MS,
+                                    .n_prompt = n_prompt,
+                                    .n_decoded = n_decoded,
+                                    .expert_lookups = lookups,
+                                    .expert_hits = hits};
     engine_rates_add(r, &step);
 }
 
@@ -56,6 +60,23 @@ static void a_mixed_step_does_not_slow_the_figure_of_decoding(void **state) {
     assert_float_equal(stats.prefill_tok_per_s, 200, 1e-6);
 }
 
+/* 600 tokens in three slices of 100 ms, a step of decoding between. */
+static void a_slice_is_time_of_a_prompt_whose_tokens_count_with_the_last(void **state) {
+    (void)state;
+    engine_rates r = {0};
+    for (uint64_t i = 0; i < 3; i++) {
+        const engine_rates_step slice = {.ended_ns = (1000 + 110 * i) * MS,
+                                         .took_ns = 100 * MS,
+                                         .n_prompt = i == 2 ? 600 : 0,
+                                         .is_slice = i < 2};
+        engine_rates_add(&r, &slice);
+        add(&r, 1010 + 110 * i, 10, 0, 4, 0, 0);
+    }
+    engine_stats stats = read_at(&r, 1500);
+    assert_float_equal(stats.prefill_tok_per_s, 2000, 1e-6);
+    assert_float_equal(stats.decode_tok_per_s, 400, 1e-6);
+}
+
 static void what_is_old_is_forgotten(void **state) {
     (void)state;
     engine_rates r = {0};
@@ -72,6 +93,7 @@ int main(void) {
         cmocka_unit_test(nothing_done_is_nothing_to_tell),
         cmocka_unit_test(rates_are_tokens_by_time_in_steps_not_by_the_clock),
         cmocka_unit_test(a_mixed_step_does_not_slow_the_figure_of_decoding),
+        cmocka_unit_test(a_slice_is_time_of_a_prompt_whose_tokens_count_with_the_last),
         cmocka_unit_test(what_is_old_is_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

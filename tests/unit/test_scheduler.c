@@ -261,20 +261,18 @@ static void prompts_beside_streams_keep_the_bound(void **state) {
                                   .n_sequences = 3,
                                   .chunk_tokens = 512,
                                   .max_waiting = 8,
-                                  .max_step_ms = 250});
+                                  .max_step_ms = 250,
+                                  .row_ms = 1});
     (void)bench_submit(&b, 40, 200, 0);
     uint32_t n_rows = 0, n_most = 0, n_steps = 0;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++)
         (void)bench_step_of(&b, &n_rows);
-        scheduler_note_time(b.scheduler, 5000000u + n_rows * 1000000ull);
-    }
     sequence *large = bench_submit(&b, 3000, 5, 0);
     for (; large->n_run < 3000; n_steps++) {
         assert_int_equal(bench_step_of(&b, &n_rows), 2);
         assert_true(n_rows <= 245);
         assert_true(n_rows > 0);
         if (n_rows > n_most) n_most = n_rows;
-        scheduler_note_time(b.scheduler, 5000000u + n_rows * 1000000ull);
     }
     assert_int_equal(n_most, 192);
     assert_true(n_steps < 20);
@@ -293,7 +291,8 @@ static void a_bound_that_one_chunk_breaks_still_lets_prompts_go_on(void **state)
                                   .n_sequences = 3,
                                   .chunk_tokens = 512,
                                   .max_waiting = 8,
-                                  .max_step_ms = 10});
+                                  .max_step_ms = 10,
+                                  .row_ms = 1});
     (void)bench_submit(&b, 40, 200, 0);
     (void)bench_step(&b);
     sequence *large = bench_submit(&b, 640, 5, 0);
@@ -301,7 +300,6 @@ static void a_bound_that_one_chunk_breaks_still_lets_prompts_go_on(void **state)
     while (large->n_run < 640) {
         (void)bench_step_of(&b, &n_rows);
         assert_int_equal(n_rows, 64);
-        scheduler_note_time(b.scheduler, 5000000u + n_rows * 1000000ull);
     }
     bench_run_to_the_end(&b, 300);
     bench_close(&b);
@@ -341,7 +339,11 @@ static void a_random_crowd_keeps_the_invariants_and_ends(void **state) {
                                       .max_waiting = MAX_SEQUENCES,
                                       .n_states_each = 1 + round % 2,
                                       .n_park = round % 5,
-                                      .has_cache = round % 3 != 0});
+                                      .has_cache = round % 3 != 0,
+                                      .max_step_ms = 20,
+                                      .n_layers = round % 2 * 7, /* pieces are cut, or none */
+                                      .piece_ms = 10,
+                                      .row_ms = 0.25});
         for (int steps = 0; steps < 60000; steps++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             uint32_t dice = (uint32_t)(random >> 40);
