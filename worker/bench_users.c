@@ -37,7 +37,7 @@ typedef struct figures {
     double experts_per_layer_step, hit_rate, misses_per_token, slot_bytes_per_token;
     double lane_experts_per_token, lane_share; /* of what is missing; negative: no lane */
     double lane_expert_us, lane_layer_us, ship_us;
-    double beside_ms, longest_step_ms;
+    double beside_ms, longest_step_ms, beside_slices;
 } figures;
 
 /* --- what the sink is told --- */
@@ -237,7 +237,7 @@ static status measure_beside(run *r, figures *f, error *err) {
     status rc = submit_all(r, err);
     if (rc == STATUS_OK) rc = decode_until(r, 8, err);
     if (rc == STATUS_OK) rc = submit(r, b->n_users, b->n_beside, 1, err);
-    uint64_t begun_ns = clock_monotonic_ns();
+    uint64_t begun_ns = clock_monotonic_ns(), n_slices = stats_now(r).slices;
     r->into = &f->beside;
     while (rc == STATUS_OK && !guest->over) {
         uint64_t step_ns = clock_monotonic_ns();
@@ -252,6 +252,7 @@ static status measure_beside(run *r, figures *f, error *err) {
     }
     r->into = NULL;
     f->beside_ms = (double)(clock_monotonic_ns() - begun_ns) / 1e6;
+    f->beside_slices = (double)(stats_now(r).slices - n_slices);
     return rc == STATUS_OK ? finish(r, err) : rc;
 }
 
@@ -309,6 +310,7 @@ static void print_figures(const run *r, figures *f) {
         {"beside_gap_p99_ms", quantile(&f->beside, 0.99), b->n_beside > 0},
         {"beside_gap_max_ms", quantile(&f->beside, 1), b->n_beside > 0},
         {"beside_longest_step_ms", f->longest_step_ms, b->n_beside > 0},
+        {"beside_slices", f->beside_slices, b->n_beside > 0},
         {"step_max_ms", b->engine.max_step_ms, b->n_beside > 0},
     };
     if (b->json) (void)printf("{\"figures\": {");

@@ -141,6 +141,8 @@ static void what_is_free_is_never_read(void **state) {
         params.prefix_every_tokens = 64;
         params.prefix_states = parks ? 0 : 2;
         params.n_slots = 64; /* of 256 */
+        params.chunk_tokens = 128;
+        params.max_step_ms = 1; /* prompts beside others are cut by layers */
         open_narrow(&busy, &params);
         assert_all_poisoned(busy.e);
         run_busy(&busy);
@@ -150,6 +152,7 @@ static void what_is_free_is_never_read(void **state) {
         engine_stats stats;
         engine_read_stats(busy.e, &stats);
         assert_true((stats.prefixes.hits > 0) != parks);
+        assert_true(stats.model.slices > 0);
         assert_all_poisoned(busy.e);
         for (int i = 0; i < N_KEPT; i++) {
             run_forget(&alone);

@@ -610,6 +610,7 @@ void model_read_stats(const model *m, model_stats *out) {
     m->device->ops->read_stats(m->device, out);
     out->tokens = m->n_tokens_run;
     out->steps = m->n_steps_run - m->n_slices_run;
+    out->slices = m->n_slices_run;
 }
 
 void model_numerics_id(const model *m, char *out, size_t cap) {

@@ -126,6 +126,7 @@ typedef struct model_stats {
     uint64_t expert_bytes_moved; /* host to slot (on a GPU: over PCIe) */
     uint64_t tokens;             /* rows run */
     uint64_t steps;
+    uint64_t slices;   /* of pieces that were cut by layers, but for each one's last, a step */
     uint64_t launches; /* kernels launched; 0 on the CPU */
     /* Of a GPU's CPU lane; 0 without one.  An expert of a decoding step [0] takes first, its layer
      * more; one of n rows of a prompt [1] takes first + more (n - 1); a record's journey ship. */

@@ -1,0 +1,271 @@
+/* test_slices.c - answers do not depend on whether a prompt's pieces are cut by layers, and a request
+ * that goes between two slices leaves nothing.
+ *
+ * With a bound of a millisecond beside a running stream a slice is a layer.  Answers of every kind,
+ * with few slots, guesses of every kind and remembered beginnings, are those of an engine that cuts
+ * nothing, each alone.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/json.h"
+#include "tests/engine_run.h"
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N_BODIES = 6, STREAM = 0, LONG = 1, N_VOCAB = 500 /* ids that every model here has */ };
+
+typedef struct asked {
+    wire_kind kind;
+    char *body;
+} asked;
+
+static asked bodies[N_BODIES];
+
+/* "[ids]", those of one text; the same texts begin alike. */
+static void add_ids(json_text *out, uint64_t text, int n) {
+    for (int i = 0; i < n; i++) {
+        text = text * 6364136223846793005u + 1442695040888963407u;
+        json_text_format(out, "%s%d", i > 0 ? "," : "[", (int)((text >> 33) % N_VOCAB));
+    }
+    json_text_format(out, "]");
+}
+
+static void add_body(asked *out, wire_kind kind, uint64_t text, int n, const char *more) {
+    json_text body = {0};
+    json_text_format(&body, kind == WIRE_EMBED ? "{\"input\":[" : "{\"prompt\":");
+    add_ids(&body, text, n);
+    if (kind == WIRE_EMBED) {
+        json_text_format(&body, ",");
+        add_ids(&body, text + 1, n / 3);
+    }
+    json_text_format(&body, "%s}", kind == WIRE_EMBED ? "]" : more);
+    assert_false(body.failed);
+    *out = (asked){kind, body.bytes};
+}
+
+static int make_bodies(void **state) {
+    (void)state;
+    static const char greedy[] = ",\"temperature\":0,\"max_tokens\":12,\"ignore_eos\":true",
+                      many[] = ",\"temperature\":0,\"max_tokens\":220,\"ignore_eos\":true",
+                      drawn[] = ",\"temperature\":0.8,\"seed\":7,\"n\":3,\"max_tokens\":10",
+                      told[] = ",\"temperature\":0,\"max_tokens\":6,\"logprobs\":3";
+    add_body(&bodies[STREAM], WIRE_COMPLETION, 1, 70, many);
+    add_body(&bodies[LONG], WIRE_COMPLETION, 2, 700, greedy);
+    add_body(&bodies[2], WIRE_EMBED, 3, 330, "");
+    add_body(&bodies[3], WIRE_COMPLETION, 4, 400, drawn);
+    add_body(&bodies[4], WIRE_COMPLETION, 2, 610, told); /* it begins as the long one */
+    add_body(&bodies[5], WIRE_COMPLETION, 5, 65, greedy);
+    return 0;
+}
+
+static int free_bodies(void **state) {
+    (void)state;
+    for (int i = 0; i < N_BODIES; i++)
+        free(bodies[i].body);
+    return 0;
+}
+
+static void submit(engine_run *run, uint64_t request, const asked *what, uint32_t priority) {
+    const wire_submit wire = {.request = request,
+                              .kind = what->kind,
+                              .priority = priority,
+                              .body = wire_text(what->body, strlen(what->body))};
+    run_submit_wire(run, &wire);
+}
+
+static uint64_t n_slices(const engine_run *run) {
+    engine_stats stats;
+    engine_read_stats(run->e, &stats);
+    return stats.model.slices;
+}
+
+static void assert_same(const run_answer *a, const run_answer *b, const char *what, int i) {
+    assert_true(a->done && b->done);
+    for (int c = 0; c < RUN_MAX_CHOICES; c++) {
+        const run_choice *x = &a->choices[c], *y = &b->choices[c];
+        if (x->n_ids != y->n_ids || memcmp(x->ids, y->ids, x->n_ids * sizeof *x->ids) != 0)
+            fail_msg("%s, request %d, choice %d: other ids", what, i, c);
+        if (strcmp(x->logprobs, y->logprobs) != 0)
+            fail_msg("%s, request %d: %s, not %s", what, i, x->logprobs, y->logprobs);
+    }
+    if (strcmp(a->result, b->result) != 0) fail_msg("%s, request %d: other vectors", what, i);
+}
+
+/* What each gives alone, uncut; the caller frees. */
+static run_answer *answer_alone(const engine_params *params) {
+    engine_params plain = *params;
+    engine_run run = {0};
+    run_answer *out = calloc(N_BODIES, sizeof *out);
+    assert_non_null(out);
+    plain.max_step_ms = 0;
+    plain.speculate = SPECULATE_OFF;
+    plain.prefix_ram_mib = 0;
+    plain.n_slots = -1;
+    plain.poison = false;
+    run_open(&run, &plain);
+    for (int i = 0; i < N_BODIES; i++)
+        out[i] = *run_one(&run, bodies[i].kind, bodies[i].body);
+    assert_int_equal(n_slices(&run), 0);
+    run_close(&run);
+    return out;
+}
+
+static engine_params cutting_params(void) {
+    engine_params params = run_params();
+    params.chunk_tokens = 256;
+    params.max_step_ms = 1;
+    params.poison = true;
+    return params;
+}
+
+static void assert_cuts_change_nothing(const engine_params *params, const char *what) {
+    run_answer *alone = answer_alone(params);
+    engine_run run = {0};
+    run_open(&run, params);
+    for (int i = 0; i < N_BODIES; i++) {
+        submit(&run, (uint64_t)i, &bodies[i], 0);
+        run_steps(&run, 3);
+    }
+    run_all(&run);
+    assert_true(n_slices(&run) > 20);
+    for (int i = 0; i < N_BODIES; i++)
+        assert_same(&run.answers[i], &alone[i], what, i);
+    run_close(&run);
+    free(alone);
+}
+
+static void pieces_cut_by_layers_change_no_answer(void **state) {
+    (void)state;
+    engine_params params = cutting_params();
+    params.n_slots = 64; /* of 256 */
+    params.speculate = SPECULATE_LOOKUP;
+    params.prefix_ram_mib = 32;
+    params.prefix_every_tokens = 64;
+    assert_cuts_change_nothing(&params, "few slots, look-up, beginnings");
+    params = cutting_params();
+    params.speculate = SPECULATE_DRAFT;
+    params.draft_path = "deploy/models/draft.gguf";
+    params.pooling = POOLING_MEAN;
+    assert_cuts_change_nothing(&params, "a draft, means");
+}
+
+static bool make_model(const char *params, const char *path) {
+    const char *build = getenv("SILICEO_BUILD");
+    char program[512];
+    int result = -1;
+    (void)snprintf(program, sizeof program, "%s/make_model", build != NULL ? build : "build");
+    (void)fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (freopen("/dev/null", "w", stdout) == NULL) _exit(127);
+        (void)execl(program, program, "--params", params, "--out", path, (char *)NULL);
+        _exit(127);
+    }
+    return child > 0 && waitpid(child, &result, 0) == child && result == 0;
+}
+
+/* Its block wants the rows of whole prompts, which come with the last slice. */
+static void nor_where_the_models_own_block_guesses(void **state) {
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    char folder[256], path[512];
+    (void)snprintf(folder, sizeof folder, "%s/siliceo-slices-XXXXXX",
+                   base != NULL ? base : "/tmp");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
+    assert_true(
+        make_model("{\"arch\":\"qwen35moe\",\"hidden\":64,\"mtp\":true,\"seed\":18}", path));
+    engine_params params = cutting_params();
+    params.model_path = path;
+    params.speculate = SPECULATE_MTP;
+    params.draft_tokens = 2;
+    params.fixed_depth = true;
+    assert_cuts_change_nothing(&params, "mtp");
+    (void)unlink(path);
+    (void)rmdir(folder);
+}
+
+/* Of one piece, so many slices but for the last. */
+static void run_into_a_piece(engine_run *run, uint64_t request) {
+    uint64_t before = n_slices(run);
+    for (int i = 0; i < 20 && n_slices(run) < before + 3; i++)
+        run_steps(run, 1);
+    assert_int_equal(n_slices(run), before + 3);
+    assert_int_equal(run->answers[request].n_messages, 0);
+}
+
+/* Cancelled, or gone with the engine: its states and pages are NaN at once, and the same
+ * prompt, which others have begun to remember, runs from its beginning. */
+static void who_goes_between_two_slices_leaves_nothing(void **state) {
+    (void)state;
+    engine_params params = cutting_params();
+    params.prefix_ram_mib = 32;
+    params.prefix_every_tokens = 128;
+    run_answer *alone = answer_alone(&params);
+    engine_run run = {0};
+    run_open(&run, &params);
+    submit(&run, STREAM, &bodies[STREAM], 0);
+    run_steps(&run, 3);
+    submit(&run, 10, &bodies[LONG], 0);
+    run_into_a_piece(&run, 10);
+    assert_true(engine_cancel(run.e, 10, 0));
+    submit(&run, LONG, &bodies[LONG], 0);
+    run_all(&run);
+    assert_true(run.answers[10].failed);
+    assert_same(&run.answers[STREAM], &alone[STREAM], "the stream", STREAM);
+    assert_same(&run.answers[LONG], &alone[LONG], "after a cancelled one", LONG);
+    run_forget(&run);
+    submit(&run, STREAM, &bodies[STREAM], 0);
+    run_steps(&run, 3);
+    submit(&run, 12, &bodies[3], 0);
+    run_into_a_piece(&run, 12);
+    engine_close(run.e);
+    assert_true(run.answers[STREAM].failed && run.answers[12].failed);
+    free(run.answers);
+    free(alone);
+}
+
+/* Background between two slices, when its place is wanted: what it has is kept when the piece has run,
+ * or where nothing can be, all runs again. */
+static void who_gives_way_between_two_slices_answers_the_same(void **state) {
+    (void)state;
+    for (int64_t park_mib = 0; park_mib <= 64; park_mib += 64) {
+        engine_params params = cutting_params();
+        params.n_sequences = 2;
+        params.park_mib = park_mib;
+        run_answer *alone = answer_alone(&params);
+        engine_run run = {0};
+        engine_stats stats;
+        run_open(&run, &params);
+        submit(&run, STREAM, &bodies[STREAM], 0);
+        run_steps(&run, 3);
+        submit(&run, LONG, &bodies[LONG], 1);
+        run_into_a_piece(&run, LONG);
+        submit(&run, 5, &bodies[5], 0);
+        run_all(&run);
+        engine_read_stats(run.e, &stats);
+        assert_int_equal(stats.parked, park_mib > 0);
+        assert_int_equal(stats.not_parked, park_mib == 0);
+        assert_same(&run.answers[STREAM], &alone[STREAM], "the stream", STREAM);
+        assert_same(&run.answers[LONG], &alone[LONG], "displaced", LONG);
+        assert_same(&run.answers[5], &alone[5], "who came", 5);
+        run_close(&run);
+        free(alone);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_cut_by_layers_change_no_answer),
+        cmocka_unit_test(nor_where_the_models_own_block_guesses),
+        cmocka_unit_test(who_goes_between_two_slices_leaves_nothing),
+        cmocka_unit_test(who_gives_way_between_two_slices_answers_the_same),
+    };
+    return cmocka_run_group_tests(tests, make_bodies, free_bodies);
+}
