@@ -145,16 +145,26 @@ static status fill_all_slots(backend_cuda *b, error *err) {
     return rc;
 }
 
+/* Slots from `first` on whose records lie one behind the other in pinned memory, too. */
+static uint32_t count_neighbours(const expert_cache *cache, uint32_t first) {
+    uint32_t n = 1, owner = expert_cache_owner(cache, first);
+    while (first + n < expert_cache_n_slots(cache) &&
+           expert_cache_owner(cache, first + n) == owner + n)
+        n++;
+    return n;
+}
+
 /* No first prompt meets empty slots: what it would stream is here by the share of the slots. */
 static status fill_slots(backend_cuda *b, error *err) {
     cuda_experts *x = &b->experts;
-    size_t n = expert_cache_fill(x->cache), bytes = n * b->layout.slot_bytes;
-    size_t layer_bytes = b->config->n_experts * b->layout.slot_bytes;
+    const size_t slot_bytes = b->layout.slot_bytes;
     status rc = STATUS_OK;
-    for (uint32_t i = 0; i < b->config->n_layers && rc == STATUS_OK; i++) {
-        rc = CUDA_CALL(b->driver, err, cuMemcpyHtoD, cuda_slot_at(b, (uint32_t)(i * n)),
-                       x->all + i * layer_bytes, bytes);
-        x->bytes_moved += bytes;
+    (void)expert_cache_fill(x->cache);
+    for (uint32_t i = 0, n = 0; i < b->layout.n_slots && rc == STATUS_OK; i += n) {
+        n = count_neighbours(x->cache, i);
+        rc = CUDA_CALL(b->driver, err, cuMemcpyHtoD, cuda_slot_at(b, i),
+                       x->all + expert_cache_owner(x->cache, i) * slot_bytes, n * slot_bytes);
+        x->bytes_moved += n * slot_bytes;
     }
     return rc;
 }

@@ -266,11 +266,16 @@ static void run_shipped(backend_cuda *b, wave_frame *f, const shipment *k) {
     if (k->staged) (void)CUDA_DO(b, cuEventRecord, b->experts.wave_done[k->half], b->compute);
 }
 
-/* Which missing experts the lane takes and which of the others come into slots; returns how many do. */
+/* Which missing experts the lane takes and which of the others come into slots; returns how many do.
+ * The slots are the layer's before: the host has seen its choice, so that one is computed. */
 static size_t share_out(backend_cuda *b, const cuda_span *s, uint32_t layer) {
     cuda_experts *x = &b->experts;
     cuda_await_filled(b, layer);
-    expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
+    expert_cache_prompt(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
+    for (size_t i = 0; i < x->n_active; i++) {
+        uint32_t e = (uint32_t)x->active[i], n_rows = x->first[e + 1] - x->first[e];
+        expert_cache_add_uses(x->cache, layer, e, n_rows - x->counts[i]);
+    }
     cuda_begin_reads(b, layer);
     cuda_ahead_find(b, layer);
     bool keeps_none = b->params.lane == CPU_LANE_ALL;

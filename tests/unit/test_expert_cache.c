@@ -182,21 +182,172 @@ static void a_placed_expert_takes_the_place_of_the_victim(void **state) {
     expert_cache_free(cache);
 }
 
-static void a_filled_cache_has_as_many_experts_of_every_layer(void **state) {
+static void a_cache_is_filled_by_turns_of_the_layers(void **state) {
     (void)state;
     expert_cache *cache = new_cache(3, 8, 2, 11, 2);
-    assert_int_equal(expert_cache_fill(cache), 3);
+    assert_int_equal(expert_cache_fill(cache), 0);
+    const uint32_t n_held[3] = {4, 4, 3}, first[3] = {0, 4, 8};
     for (uint32_t layer = 0; layer < 3; layer++) {
         for (uint32_t e = 0; e < 8; e++) {
-            int32_t expected = e < 3 ? (int32_t)(layer * 3 + e) : EXPERT_MISS;
+            int32_t expected = e < n_held[layer] ? (int32_t)(first[layer] + e) : EXPERT_MISS;
             assert_int_equal(expert_cache_find(cache, layer, e), expected);
         }
     }
     uint32_t victims[11];
     assert_int_equal(expert_cache_victims(cache, victims, 11), 11);
-    assert_true(victims[0] >= 9 && victims[1] >= 9); /* the free ones */
-    assert_int_equal(victims[2], 0);
+    assert_int_equal(victims[0], 0);
     assert_consistent(cache, 3, 8);
+    expert_cache_free(cache);
+}
+
+static void a_cache_is_filled_with_what_was_used_most(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(3, 8, 2, 7, 2);
+    uint32_t *uses = expert_cache_uses(cache);
+    uses[0 * 8 + 7] = 2;
+    uses[1 * 8 + 3] = 9;
+    uses[1 * 8 + 5] = 1;
+    uses[2 * 8 + 6] = UINT32_MAX;
+    assert_int_equal(expert_cache_fill(cache), 4);
+    const uint32_t owners[7] = {0, 7, 8, 8 + 3, 8 + 5, 16, 16 + 6};
+    for (uint32_t i = 0; i < 7; i++)
+        assert_int_equal(expert_cache_owner(cache, i), owners[i]);
+    uint32_t victims[3]; /* those without uses go first */
+    assert_int_equal(expert_cache_victims(cache, victims, 3), 3);
+    assert_int_equal(victims[0], 0);
+    assert_int_equal(victims[1], 2);
+    assert_int_equal(victims[2], 5);
+    assert_consistent(cache, 3, 8);
+    expert_cache_free(cache);
+}
+
+static void uses_are_rows_and_weigh_half_after_a_million_tokens(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(1, 8, 2, 4, 2);
+    int32_t experts[2] = {2, 5}, slots[2];
+    const uint32_t counts[2] = {3, 4};
+    expert_cache_layer(cache, 0, experts, 2, counts, slots);
+    expert_cache_layer(cache, 0, experts, 1, NULL, slots);
+    expert_cache_add_uses(cache, 0, 5, 10);
+    const uint32_t *uses = expert_cache_uses(cache);
+    assert_int_equal(uses[2], 4);
+    assert_int_equal(uses[5], 14);
+    expert_cache_add_uses(cache, 0, 7, 2 * (1 << 20) - 18 - 1);
+    assert_int_equal(uses[5], 14);
+    expert_cache_add_uses(cache, 0, 7, 1);
+    assert_int_equal(uses[2], 2);
+    assert_int_equal(uses[5], 7);
+    assert_int_equal(uses[7], (1 << 20) - 9);
+    expert_cache_free(cache);
+}
+
+static void a_kept_cache_finds_and_changes_nothing(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(2, 8, 2, 4, 2);
+    int32_t experts[2] = {0, 5}, slots[2];
+    uint32_t late[2] = {1, 1}, victims[4];
+    expert_insert inserts[2];
+    uint64_t lookups = 9, hits = 9, n_inserts = 9;
+    (void)expert_cache_fill(cache);
+    expert_cache_keep(cache, true);
+    expert_cache_layer(cache, 0, experts, 2, NULL, slots);
+    assert_int_equal(slots[0], 0);
+    assert_int_equal(slots[1], EXPERT_MISS);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 2), 0);
+    expert_cache_prompt(cache, 1, experts, 2, late, slots);
+    expert_cache_add_uses(cache, 1, 5, 7);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 2), 0);
+    assert_int_equal(expert_cache_victims(cache, victims, 4), 0);
+    expert_cache_counts(cache, &lookups, &hits, &n_inserts);
+    assert_int_equal(lookups + hits + n_inserts, 0);
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(expert_cache_uses(cache)[i], 0);
+    expert_cache_keep(cache, false);
+    expert_cache_layer(cache, 0, experts, 2, NULL, slots);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 2), 1);
+    expert_cache_commit(cache, &inserts[0]);
+    expert_cache_counts(cache, &lookups, &hits, &n_inserts);
+    assert_int_equal(lookups, 2);
+    assert_int_equal(hits, 1);
+    assert_int_equal(n_inserts, 1);
+    expert_cache_free(cache);
+}
+
+static void a_prompts_layer_takes_the_slots_of_the_one_before(void **state) {
+    (void)state;
+    expert_cache *cache = new_cache(3, 8, 2, 6, 4);
+    expert_insert inserts[8];
+    int32_t experts[4] = {0, 1, 4, 5}, slots[4];
+    const uint32_t late[4] = {2, 0, 1, 0};
+    (void)expert_cache_fill(cache); /* experts 0 and 1 of each layer */
+    expert_cache_prompt(cache, 0, experts, 4, late, slots);
+    assert_int_equal(slots[0], 0);
+    assert_int_equal(slots[1], 1);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 4), 1); /* 4 alone is late */
+    assert_int_equal(inserts[0].expert, 4);
+    assert_int_equal(inserts[0].former, 2 * 8 + 0); /* the last layer gives */
+    expert_cache_commit(cache, &inserts[0]);
+    expert_cache_prompt(cache, 1, experts, 4, late, slots);
+    assert_int_equal(slots[0], 2); /* nothing of it was taken by layer 0 */
+    assert_int_equal(slots[1], 3);
+    assert_int_equal(expert_cache_plan_inserts(cache, inserts, 4), 1);
+    assert_int_equal(inserts[0].former, 0 * 8 + 1); /* 0 and 4 were used late */
+    expert_cache_abandon(cache, &inserts[0]);
+    assert_consistent(cache, 3, 8);
+    expert_cache_free(cache);
+}
+
+/* Prompts of rows whose experts are as unlike as the law of `next` makes them. */
+static double prompt_hits(expert_cache *cache, uint64_t *random) {
+    enum { P_LAYERS = 10, P_EXPERTS = 64, ROWS = 128, LATE = 16, PICKS = 4 };
+    uint64_t n_hits = 0, n = 0;
+    for (uint32_t layer = 0; layer < P_LAYERS; layer++) {
+        uint32_t rows[P_EXPERTS] = {0}, late_rows[P_EXPERTS] = {0}, late[P_EXPERTS];
+        int32_t experts[P_EXPERTS], slots[P_EXPERTS];
+        expert_insert inserts[P_EXPERTS];
+        size_t n_active = 0;
+        for (int i = 0; i < ROWS * PICKS; i++) {
+            uint64_t a = random_next(random) % P_EXPERTS, b = random_next(random) % P_EXPERTS;
+            uint64_t e = ((a < b ? a : b) * 5 + layer) % P_EXPERTS; /* low ones are liked */
+            rows[e]++;
+            late_rows[e] += i >= (ROWS - LATE) * PICKS;
+        }
+        for (int32_t e = 0; e < P_EXPERTS; e++) {
+            if (rows[e] == 0) continue;
+            late[n_active] = late_rows[e];
+            experts[n_active++] = e;
+        }
+        expert_cache_prompt(cache, layer, experts, n_active, late, slots);
+        for (size_t i = 0; i < n_active; i++) {
+            n_hits += slots[i] != EXPERT_MISS;
+            expert_cache_add_uses(cache, layer, (uint32_t)experts[i],
+                                  rows[experts[i]] - late[i]);
+        }
+        n += n_active;
+        size_t n_inserts = expert_cache_plan_inserts(cache, inserts, n_active);
+        for (size_t i = 0; i < n_inserts; i++)
+            expert_cache_commit(cache, &inserts[i]);
+    }
+    return (double)n_hits / (double)n;
+}
+
+/* A quarter of the experts have slots; a clock alone would find hardly any of them again. */
+static void prompts_find_what_the_slots_can_hold(void **state) {
+    (void)state;
+    enum { SLOTS = 160 };
+    uint64_t random = 7;
+    expert_cache *cache = new_cache(10, 64, 4, SLOTS, 16);
+    (void)expert_cache_fill(cache);
+    for (int i = 0; i < 6; i++)
+        assert_true(prompt_hits(cache, &random) > 0.22);
+    expert_cache *again = new_cache(10, 64, 4, SLOTS, 16);
+    memcpy(expert_cache_uses(again), expert_cache_uses(cache), 640 * sizeof(uint32_t));
+    assert_int_equal(expert_cache_fill(again), SLOTS);
+    double hits = prompt_hits(again, &random);
+    print_message("filled with what was used: %.3f of 0.25 to 0.30\n", hits);
+    assert_true(hits > 0.25);
+    assert_consistent(again, 10, 64);
+    expert_cache_free(again);
     expert_cache_free(cache);
 }
 
@@ -392,7 +543,12 @@ int main(void) {
         cmocka_unit_test(a_slot_in_use_by_the_layer_is_never_the_victim),
         cmocka_unit_test(an_expert_often_used_outlives_one_used_once),
         cmocka_unit_test(a_placed_expert_takes_the_place_of_the_victim),
-        cmocka_unit_test(a_filled_cache_has_as_many_experts_of_every_layer),
+        cmocka_unit_test(a_cache_is_filled_by_turns_of_the_layers),
+        cmocka_unit_test(a_cache_is_filled_with_what_was_used_most),
+        cmocka_unit_test(uses_are_rows_and_weigh_half_after_a_million_tokens),
+        cmocka_unit_test(a_kept_cache_finds_and_changes_nothing),
+        cmocka_unit_test(a_prompts_layer_takes_the_slots_of_the_one_before),
+        cmocka_unit_test(prompts_find_what_the_slots_can_hold),
         cmocka_unit_test(the_first_victim_is_the_slot_of_the_next_insert),
         cmocka_unit_test(it_stays_consistent_over_a_long_random_trace),
         cmocka_unit_test(hits_are_at_most_two_points_below_the_lru_law),

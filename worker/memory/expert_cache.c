@@ -9,6 +9,8 @@
 #include <string.h>
 
 enum { COUNTER_MAX = 15, COUNTER_NEW = 1, SWEEPS_TO_ZERO = 5 };
+/* Tokens after which uses weigh half. */
+enum { USES_TOKENS = 1 << 20 };
 #define NOBODY UINT32_MAX
 
 typedef enum slot_phase { SLOT_FREE, SLOT_FILLING, SLOT_HELD } slot_phase;
@@ -35,6 +37,11 @@ struct expert_cache {
     int32_t *free_slots;
     uint32_t n_free;
     uint32_t hand;
+    uint32_t giver; /* the layer whose slots a prompt's inserts take; NOBODY: the clock's */
+    bool kept;
+    uint32_t *uses;  /* [n_layers * n_experts] */
+    uint64_t *order; /* [n_layers * n_experts], while filling */
+    uint64_t n_uses, most_uses;
     uint32_t layer;
     uint32_t epoch;
     uint32_t n_inserted; /* in this layer and step */
@@ -81,13 +88,17 @@ status expert_cache_new(expert_cache **out, uint32_t n_layers, uint32_t n_expert
     c->n_experts = n_experts;
     c->n_slots = n_slots;
     c->inserts_per_layer = inserts_per_layer;
+    c->giver = NOBODY;
+    c->most_uses = (uint64_t)n_layers * n_experts_used * USES_TOKENS;
+    c->uses = calloc(n_all, sizeof *c->uses);
+    c->order = malloc(n_all * sizeof *c->order);
     c->slots = calloc(n_slots, sizeof *c->slots);
     c->slot_of = malloc(n_all * sizeof *c->slot_of);
     c->free_slots = malloc(n_slots * sizeof *c->free_slots);
     c->misses = malloc(n_experts * sizeof *c->misses);
     c->counters = malloc(n_slots);
     if (c->slots == NULL || c->slot_of == NULL || c->free_slots == NULL || c->misses == NULL ||
-        c->counters == NULL) {
+        c->counters == NULL || c->uses == NULL || c->order == NULL) {
         goto no_memory;
     }
     expert_cache_clear(c);
@@ -100,6 +111,8 @@ no_memory:
 
 void expert_cache_free(expert_cache *cache) {
     if (cache == NULL) return;
+    free(cache->order);
+    free(cache->uses);
     free(cache->counters);
     free(cache->misses);
     free(cache->free_slots);
@@ -121,15 +134,58 @@ void expert_cache_clear(expert_cache *c) {
     c->hand = 0;
 }
 
-uint32_t expert_cache_fill(expert_cache *c) {
-    uint32_t n = c->n_slots / c->n_layers;
-    expert_cache_clear(c);
-    for (uint32_t i = 0; i < n * c->n_layers; i++) {
-        c->slots[i] = (slot){.owner = i / n * c->n_experts + i % n, .phase = SLOT_HELD};
-        c->slot_of[c->slots[i].owner] = (int32_t)i;
-        c->n_free--;
+uint32_t *expert_cache_uses(expert_cache *c) {
+    return c->uses;
+}
+
+void expert_cache_add_uses(expert_cache *c, uint32_t layer, uint32_t expert, uint32_t n_rows) {
+    if (c->kept) return;
+    c->uses[(size_t)layer * c->n_experts + expert] += n_rows;
+    c->n_uses += n_rows;
+    if (c->n_uses < c->most_uses) return;
+    c->n_uses /= 2;
+    for (size_t i = 0; i < (size_t)c->n_layers * c->n_experts; i++)
+        c->uses[i] /= 2;
+}
+
+void expert_cache_keep(expert_cache *c, bool kept) {
+    c->kept = kept;
+}
+
+static int ascending(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Those with the most uses first, then the first expert of every layer, the second and so on. */
+static void order_by_uses(expert_cache *c) {
+    size_t n = (size_t)c->n_layers * c->n_experts;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t rank = i % c->n_experts * c->n_layers + i / c->n_experts;
+        c->order[i] = (uint64_t)(UINT32_MAX - c->uses[i]) << 32 | rank;
     }
-    return n;
+    qsort(c->order, n, sizeof *c->order, ascending);
+}
+
+uint32_t expert_cache_fill(expert_cache *c) {
+    uint32_t n_used = 0;
+    expert_cache_clear(c);
+    order_by_uses(c);
+    for (uint32_t i = 0; i < c->n_slots; i++) {
+        uint64_t rank = c->order[i] & UINT32_MAX;
+        c->order[i] = rank % c->n_layers * c->n_experts + rank / c->n_layers;
+    }
+    qsort(c->order, c->n_slots, sizeof *c->order, ascending);
+    for (uint32_t i = 0; i < c->n_slots; i++) {
+        uint32_t owner = (uint32_t)c->order[i];
+        bool used = c->uses[owner] > 0;
+        c->slots[i] =
+            (slot){.owner = owner, .counter = used ? COUNTER_NEW : 0, .phase = SLOT_HELD};
+        c->slot_of[owner] = (int32_t)i;
+        n_used += used;
+    }
+    c->n_free = 0;
+    return n_used;
 }
 
 void expert_cache_limit_inserts(expert_cache *c, uint32_t inserts_per_layer) {
@@ -148,26 +204,48 @@ static void begin_layer(expert_cache *c, uint32_t layer) {
     }
 }
 
-void expert_cache_layer(expert_cache *c, uint32_t layer, const int32_t *experts, size_t n,
-                        const uint32_t *counts, int32_t *slots) {
+/* Hits are pinned, misses listed; what no row counts is neither raised nor wanted. */
+static void look_up(expert_cache *c, uint32_t layer, const int32_t *experts, size_t n,
+                    const uint32_t *counts, int32_t *slots) {
     CHECK_HOT(layer < c->n_layers && n <= c->n_experts);
     begin_layer(c, layer);
     const int32_t *slot_of = c->slot_of + (size_t)layer * c->n_experts;
     for (size_t i = 0; i < n; i++) {
         CHECK_HOT(experts[i] >= 0 && (uint32_t)experts[i] < c->n_experts);
-        int32_t at = slot_of[experts[i]];
-        slots[i] = at;
+        uint32_t count = counts != NULL ? counts[i] : 1;
+        int32_t at = slots[i] = slot_of[experts[i]];
+        if (c->kept) continue;
+        expert_cache_add_uses(c, layer, (uint32_t)experts[i], count);
         if (at == EXPERT_MISS) {
-            uint32_t count = counts != NULL ? counts[i] : 1;
             c->misses[c->n_misses++] = (miss){(uint32_t)experts[i], count};
             continue;
         }
         slot *s = &c->slots[at];
         s->pin = c->epoch;
-        if (s->counter < COUNTER_MAX) s->counter++;
+        if (s->counter < COUNTER_MAX && count > 0) s->counter++;
         c->hits++;
     }
-    c->lookups += n;
+    if (!c->kept) c->lookups += n;
+}
+
+void expert_cache_layer(expert_cache *c, uint32_t layer, const int32_t *experts, size_t n,
+                        const uint32_t *counts, int32_t *slots) {
+    look_up(c, layer, experts, n, counts, slots);
+    c->giver = NOBODY;
+}
+
+/* What the late rows did not use is forgotten as if the hand had passed it. */
+void expert_cache_prompt(expert_cache *c, uint32_t layer, const int32_t *experts, size_t n,
+                         const uint32_t *late, int32_t *slots) {
+    const int32_t *slot_of = c->slot_of + (size_t)layer * c->n_experts;
+    look_up(c, layer, experts, n, late, slots);
+    c->giver = layer > 0 ? layer - 1 : c->n_layers - 1;
+    for (size_t e = 0, i = 0; e < c->n_experts && !c->kept; e++) {
+        while (i < n && (size_t)experts[i] < e)
+            i++;
+        bool is_late = i < n && (size_t)experts[i] == e && late[i] > 0;
+        if (slot_of[e] != EXPERT_MISS && !is_late) c->slots[slot_of[e]].counter /= 2;
+    }
 }
 
 /* The next victim, or EXPERT_MISS when everything is pinned or being filled. */
@@ -184,9 +262,27 @@ static int32_t sweep(expert_cache *c) {
     return EXPERT_MISS;
 }
 
+/* The giver's slot with counter 0 whose expert has the fewest uses, or EXPERT_MISS. */
+static int32_t ask_giver(const expert_cache *c) {
+    const size_t first = (size_t)c->giver * c->n_experts;
+    int32_t best = EXPERT_MISS;
+    uint32_t least = 0;
+    for (size_t i = first; i < first + c->n_experts; i++) {
+        int32_t at = c->slot_of[i];
+        if (at == EXPERT_MISS) continue;
+        const slot *s = &c->slots[at];
+        if (s->counter > 0 || s->pin == c->epoch ||
+            (best != EXPERT_MISS && c->uses[i] >= least))
+            continue;
+        best = at;
+        least = c->uses[i];
+    }
+    return best;
+}
+
 static int32_t take_slot(expert_cache *c) {
     if (c->n_free > 0) return c->free_slots[--c->n_free];
-    int32_t at = sweep(c);
+    int32_t at = c->giver == NOBODY ? sweep(c) : ask_giver(c);
     if (at != EXPERT_MISS) c->slot_of[c->slots[at].owner] = EXPERT_MISS;
     return at;
 }
@@ -245,6 +341,7 @@ void expert_cache_abandon(expert_cache *c, const expert_insert *insert) {
 size_t expert_cache_victims(expert_cache *c, uint32_t *out, size_t n) {
     enum { OUT_OF_REACH = COUNTER_MAX + 1 };
     size_t n_out = 0;
+    if (c->kept) return 0;
     for (uint32_t i = c->n_free; i > 0 && n_out < n; i--)
         out[n_out++] = (uint32_t)c->free_slots[i - 1];
     if (n_out == n) return n_out;

@@ -12,6 +12,15 @@
  *
  * Where a device brings experts in by itself, it is told the next victims before a step, and
  * what it did with them is told to the cache afterwards (expert_cache_place).
+ *
+ * Prompts of many rows ask for nearly all experts of one layer after the other, more than there are
+ * slots: whatever came in last would be gone before it is asked for again, and the clock would take
+ * what the next layer is about to use.  So a prompt's layer gets its slots from the layer before it,
+ * which will not be asked for until the next prompt (the first from the last); what that one's late
+ * rows used stays.
+ *
+ * Uses: of every expert the rows that it had, halved every million tokens, so that it says what is
+ * used lately.  It outlives a restart (expert_list.h), and says what a cache is filled with.
  */
 #ifndef SILICEO_WORKER_MEMORY_EXPERT_CACHE_H
 #define SILICEO_WORKER_MEMORY_EXPERT_CACHE_H
@@ -43,6 +52,10 @@ void expert_cache_free(expert_cache *cache);
  * experts[i].  slots[i] becomes a slot, pinned, or EXPERT_MISS. */
 void expert_cache_layer(expert_cache *cache, uint32_t layer, const int32_t *experts, size_t n,
                         const uint32_t *counts, int32_t *slots);
+/* The same of a prompt's rows, experts ascending; late[i]: of the last rows those that use
+ * experts[i]. */
+void expert_cache_prompt(expert_cache *cache, uint32_t layer, const int32_t *experts, size_t n,
+                         const uint32_t *late, int32_t *slots);
 /* After expert_cache_layer: choose misses to bring in and their slots.  Returns
  * how many of out[] (capacity n) were filled, at most the cap; a chosen slot's
  * former expert is no longer found. */
@@ -63,9 +76,17 @@ size_t expert_cache_victims(expert_cache *cache, uint32_t *out, size_t n);
  * expert is no longer found. */
 void expert_cache_place(expert_cache *cache, uint32_t expert, uint32_t slot);
 
-/* Of an empty cache: every layer gets as many slots, its first experts in them, slot i expert
- * i % n of layer i / n; returns that n.  They are the first to go, and count as nothing. */
+/* Fill every slot with the experts that have the most uses, those of equal ones by turns of the
+ * layers; slots are in the order of layers and experts.  Returns how many have uses at all; the
+ * others are the first to go. */
 uint32_t expert_cache_fill(expert_cache *cache);
+/* While kept, look-ups change and count nothing, and no miss is brought in. */
+void expert_cache_keep(expert_cache *cache, bool kept);
+/* More rows of an expert than a look-up has told. */
+void expert_cache_add_uses(expert_cache *cache, uint32_t layer, uint32_t expert,
+                           uint32_t n_rows);
+/* [n_layers * n_experts]; may be written, before a fill. */
+uint32_t *expert_cache_uses(expert_cache *cache);
 /* Empty every slot; counts go on. */
 void expert_cache_clear(expert_cache *cache);
 
