@@ -210,10 +210,21 @@ static void cpu_page_load(backend *base, uint32_t page, const void *bytes) {
     memcpy(b->pages + page * b->page_bytes, bytes, b->page_bytes);
 }
 
+static void cpu_set_trial(backend *base, bool trial) {
+    const backend_cpu *b = (const backend_cpu *)base;
+    if (b->experts.cache != NULL) expert_cache_keep(b->experts.cache, trial);
+}
+
+static const uint32_t *cpu_expert_uses(const backend *base) {
+    const backend_cpu *b = (const backend_cpu *)base;
+    return b->experts.cache != NULL ? expert_cache_uses(b->experts.cache) : NULL;
+}
+
 static void cpu_read_stats(const backend *base, model_stats *out) {
     const cpu_experts *x = &((const backend_cpu *)base)->experts;
     out->expert_lookups = x->lookups;
     out->expert_bytes_moved = x->bytes_moved;
+    out->slots_filled = out->slots_by_use = x->n_by_use;
     model_stats_add_host(out, x->host);
     if (x->cache != NULL) {
         expert_cache_counts(x->cache, &out->expert_lookups, &out->expert_hits,
@@ -284,6 +295,8 @@ static const backend_ops cpu_ops = {
     .page_load = cpu_page_load,
     .page_copy = cpu_page_copy,
     .forget_experts = cpu_forget_experts,
+    .set_trial = cpu_set_trial,
+    .expert_uses = cpu_expert_uses,
     .read_stats = cpu_read_stats,
 };
 
@@ -470,6 +483,7 @@ status backend_cpu_open(backend **out, const model_config *config, model_weights
     rc = config->moe ? cpu_experts_init(b, weights, err) : STATUS_OK;
     if (rc != STATUS_OK) goto fail;
     rc = place_weights(b, weights, err);
+    if (rc == STATUS_OK) rc = cpu_experts_fill(b, weights, err);
     if (rc != STATUS_OK) goto fail;
     *out = &b->base;
     return STATUS_OK;

@@ -68,6 +68,7 @@ typedef struct cpu_experts {
     bool failed;      /* a record could not be read in this step */
     uint64_t lookups;
     uint64_t bytes_moved;
+    uint32_t n_by_use; /* slots filled at the start */
 } cpu_experts;
 
 /* Rows of the last step whose effect on the states can be had again: what the convolution and
@@ -203,6 +204,8 @@ void cpu_remember(backend_cpu *b, uint32_t ordinal); /* the running layer's */
 void cpu_state_replay(backend *base, const batch_run *run, uint32_t first, uint32_t n_rows);
 
 status cpu_experts_init(backend_cpu *b, const model_weights *w, error *err);
+/* Slots begin with what was used most before this start, where that is known. */
+status cpu_experts_fill(backend_cpu *b, const model_weights *w, error *err);
 void cpu_forget_experts(backend *base);
 void cpu_experts_release(backend_cpu *b);
 

@@ -325,6 +325,21 @@ static status init_host_tier(backend_cpu *b, const model_weights *w, error *err)
     return host_tier_fill(x->host, NULL, NULL, err);
 }
 
+status cpu_experts_fill(backend_cpu *b, const model_weights *w, error *err) {
+    const uint32_t n_experts = b->config->n_experts;
+    cpu_experts *x = &b->experts;
+    if (x->cache == NULL || b->params.expert_uses == NULL) return STATUS_OK;
+    memcpy(expert_cache_uses(x->cache), b->params.expert_uses,
+           (size_t)b->config->n_layers * n_experts * sizeof(uint32_t));
+    x->n_by_use = expert_cache_fill(x->cache, true);
+    for (uint32_t i = 0; i < x->n_by_use && !x->failed; i++) {
+        uint32_t owner = expert_cache_owner(x->cache, i), layer = owner / n_experts;
+        const expert_insert insert = {owner % n_experts, (int32_t)i, -1};
+        fill_slot(x, &w->layers[layer], layer, &insert);
+    }
+    return x->failed ? host_tier_failure(x->host, err) : STATUS_OK;
+}
+
 status cpu_experts_init(backend_cpu *b, const model_weights *w, error *err) {
     const model_config *c = b->config;
     cpu_experts *x = &b->experts;

@@ -274,6 +274,19 @@ static void cuda_forget_experts(backend *base) {
                   b->layout.part_bytes[CUDA_PART_SLOTS], b->compute);
 }
 
+/* Before any prompt of its own, what will be wanted ahead of a router is what the uses say. */
+static void cuda_set_trial(backend *base, bool trial) {
+    backend_cuda *b = (backend_cuda *)base;
+    if (b->experts.cache == NULL) return;
+    expert_cache_keep(b->experts.cache, trial);
+    if (!trial) cuda_ahead_init(b);
+}
+
+static const uint32_t *cuda_expert_uses(const backend *base) {
+    const backend_cuda *b = (const backend_cuda *)base;
+    return b->experts.cache != NULL ? expert_cache_uses(b->experts.cache) : NULL;
+}
+
 static void cuda_read_stats(const backend *base, model_stats *out) {
     const backend_cuda *b = (const backend_cuda *)base;
     const cuda_experts *x = &b->experts;
@@ -282,6 +295,8 @@ static void cuda_read_stats(const backend *base, model_stats *out) {
     out->disk_bytes += b->load_disk_bytes;
     out->pinned_bytes = b->pinned_bytes;
     out->expert_bytes_moved = x->bytes_moved;
+    out->slots_filled = x->n_filled;
+    out->slots_by_use = x->n_by_use;
     out->expert_lookups = x->lookups;
     out->expert_hits = b->params.n_slots > 0 ? x->lookups : 0; /* 0: nobody asked for slots */
     if (x->cache != NULL) {
@@ -348,6 +363,8 @@ static const backend_ops cuda_ops = {
     .page_load = cuda_page_load,
     .page_copy = cuda_page_copy,
     .forget_experts = cuda_forget_experts,
+    .set_trial = cuda_set_trial,
+    .expert_uses = cuda_expert_uses,
     .read_stats = cuda_read_stats,
 };
 

@@ -93,6 +93,7 @@ typedef struct cuda_experts {
     cuda_event arrived;      /* what h2d carried for the running wave */
     cuda_event wave_done[2]; /* the staging half is free again */
     uint64_t lookups, hits, bytes_moved;
+    uint32_t n_filled, n_by_use; /* slots at the start */
 } cuda_experts;
 
 /* Steps of decoding rows are recorded once and replayed: the launches between two looks of
@@ -226,6 +227,8 @@ void cuda_release_recordings(backend_cuda *b);
 status cuda_upload_weights(backend_cuda *b, model_weights *w, error *err);
 /* Every expert's record waits in pinned memory. */
 bool cuda_pins_all(const backend_cuda *b);
+/* Slots that a small tier above the disk begins with: those of experts that are known to be used. */
+uint32_t cuda_count_listed(const backend_cuda *b);
 /* Every record of the host tier to a slot of its own. */
 status cuda_upload_experts(backend_cuda *b, error *err);
 void cuda_tell_progress(backend_cuda *b, uint64_t n_bytes);
@@ -333,6 +336,7 @@ void cuda_fetch_settle(backend_cuda *b);
 
 /* Pinned memory; *out is a pointer. */
 status cuda_pin(backend_cuda *b, void *out, size_t bytes, error *err);
+void cuda_ahead_init(backend_cuda *b);
 status cuda_experts_init(backend_cuda *b, error *err);
 void cuda_experts_release(backend_cuda *b);
 

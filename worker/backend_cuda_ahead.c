@@ -15,11 +15,12 @@
 /* Rows that an expert has in the mean, from which on a prompt counts as one of many rows. */
 enum { MANY_ROWS = 2 };
 
-/* Before any prompt one expert is as likely as another. */
+/* Before any prompt an expert is as likely as it was before this start, or as any other. */
 void cuda_ahead_init(backend_cuda *b) {
+    const uint32_t *uses = expert_cache_uses(b->experts.cache);
     size_t n = (size_t)b->config->n_layers * b->config->n_experts;
     for (size_t i = 0; i < n; i++)
-        b->experts.last_use[i] = 1;
+        b->experts.last_use[i] = 1 + uses[i];
 }
 
 static bool has_many_rows(const backend_cuda *b, const cuda_span *s) {

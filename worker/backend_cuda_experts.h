@@ -48,7 +48,6 @@ void cuda_learn_journeys(backend_cuda *b);
 /* Records that come before the router has chosen (backend_cuda_ahead.c).  slots[i] of an expert
  * that is in staging record k is EXPERT_AHEAD - k. */
 enum { EXPERT_AHEAD = EXPERT_MISS - 1 };
-void cuda_ahead_init(backend_cuda *b);
 /* After a layer's own records: some of the next one's. */
 void cuda_ahead_ship(backend_cuda *b, const cuda_span *s, uint32_t layer);
 /* Of the running layer's missing experts those that are on their way. */

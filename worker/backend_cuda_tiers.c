@@ -155,18 +155,65 @@ static uint32_t count_neighbours(const expert_cache *cache, uint32_t first) {
 }
 
 /* No first prompt meets empty slots: what it would stream is here by the share of the slots. */
-static status fill_slots(backend_cuda *b, error *err) {
+static status fill_from_ram(backend_cuda *b, error *err) {
     cuda_experts *x = &b->experts;
     const size_t slot_bytes = b->layout.slot_bytes;
     status rc = STATUS_OK;
-    (void)expert_cache_fill(x->cache);
-    for (uint32_t i = 0, n = 0; i < b->layout.n_slots && rc == STATUS_OK; i += n) {
+    x->n_by_use = expert_cache_fill(x->cache, false);
+    x->n_filled = b->layout.n_slots;
+    for (uint32_t i = 0, n = 0; i < x->n_filled && rc == STATUS_OK; i += n) {
         n = count_neighbours(x->cache, i);
         rc = CUDA_CALL(b->driver, err, cuMemcpyHtoD, cuda_slot_at(b, i),
                        x->all + expert_cache_owner(x->cache, i) * slot_bytes, n * slot_bytes);
         x->bytes_moved += n * slot_bytes;
     }
     return rc;
+}
+
+/* A layer's slots, from `first` on, through the small tier; returns the first of the next layer. */
+static uint32_t fill_layer(backend_cuda *b, uint32_t layer, uint32_t first) {
+    cuda_experts *x = &b->experts;
+    uint32_t end = first, n_experts = b->config->n_experts;
+    for (; end < x->n_filled && expert_cache_owner(x->cache, end) / n_experts == layer; end++)
+        x->missing[end - first] = (int32_t)(expert_cache_owner(x->cache, end) % n_experts);
+    host_tier_prefetch(x->host, layer, x->missing, end - first);
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t expert = (uint32_t)x->missing[i - first];
+        cuda_ship(b, layer, expert, cuda_slot_at(b, i));
+        host_tier_demote(x->host, layer, expert);
+    }
+    cuda_tell_progress(b, layer_expert_bytes(&b->weights->layers[layer]) * (end - first));
+    return end;
+}
+
+/* What answers would fetch one by one from the disk is read at once. */
+static status fill_from_disk(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    x->n_by_use = x->n_filled = expert_cache_fill(x->cache, true);
+    for (uint32_t layer = 0, first = 0; layer < b->config->n_layers; layer++) {
+        first = fill_layer(b, layer, first);
+        if (b->failed != STATUS_OK) return error_set(err, b->failed, "%s", b->failure.text);
+    }
+    x->n_shipped = 0;
+    return CUDA_CALL(b->driver, err, cuStreamSynchronize, b->h2d);
+}
+
+uint32_t cuda_count_listed(const backend_cuda *b) {
+    const size_t n = (size_t)b->config->n_layers * b->config->n_experts;
+    uint32_t n_used = 0;
+    if (b->params.expert_uses == NULL) return 0;
+    for (size_t i = 0; i < n; i++)
+        n_used += b->params.expert_uses[i] > 0;
+    return n_used < b->layout.n_slots ? n_used : b->layout.n_slots;
+}
+
+static status fill_slots(backend_cuda *b, error *err) {
+    cuda_experts *x = &b->experts;
+    const size_t n = (size_t)b->config->n_layers * b->config->n_experts;
+    if (b->params.expert_uses != NULL)
+        memcpy(expert_cache_uses(x->cache), b->params.expert_uses, n * sizeof(uint32_t));
+    cuda_ahead_init(b);
+    return x->all != NULL ? fill_from_ram(b, err) : fill_from_disk(b, err);
 }
 
 status cuda_experts_init(backend_cuda *b, error *err) {
@@ -194,7 +241,6 @@ status cuda_experts_init(backend_cuda *b, error *err) {
         x->slots == NULL || x->inserts == NULL || x->on_cpu == NULL) {
         return error_set(err, STATUS_NO_MEMORY, "cuda backend: no memory for %zu experts", n);
     }
-    cuda_ahead_init(b);
     status rc = init_events(b, err);
     if (rc == STATUS_OK) rc = init_pinned(b, err);
     if (rc != STATUS_OK) return rc;
@@ -208,7 +254,7 @@ status cuda_experts_init(backend_cuda *b, error *err) {
     if (rc != STATUS_OK) return rc;
     rc = expert_cache_new(&x->cache, c->n_layers, c->n_experts, c->n_experts_used,
                           b->layout.n_slots, b->params.inserts_per_layer, err);
-    return rc == STATUS_OK && x->all != NULL ? fill_slots(b, err) : rc;
+    return rc == STATUS_OK ? fill_slots(b, err) : rc;
 }
 
 void cuda_experts_release(backend_cuda *b) {

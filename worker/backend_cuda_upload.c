@@ -173,7 +173,8 @@ static uint64_t expert_bytes(const backend_cuda *b) {
     const model_config *c = b->config;
     bool whole = b->layout.n_slots == c->n_layers * c->n_experts || cuda_pins_all(b);
     uint64_t sum = 0;
-    for (uint32_t i = 0; c->moe && whole && i < c->n_layers; i++)
+    if (c->moe && !whole) return cuda_count_listed(b) * b->layout.slot_bytes;
+    for (uint32_t i = 0; c->moe && i < c->n_layers; i++)
         sum += layer_expert_bytes(&b->weights->layers[i]) * c->n_experts;
     return sum;
 }

@@ -6,7 +6,8 @@
  * decode is reported; the first also warms caches up.
  *
  * --cold begins with the first run after loading (figures with loaded_) and one from empty expert
- * slots, whose figures are those with cold_, first and turn in their names.  --routing replays a trace (routing_trace.h), and --skip leaves
+ * slots, whose figures are those with cold_, first and turn in their names.  With --experts-dir a
+ * first bench leaves its list of experts there, and what a second one loads is filled by it.  --routing replays a trace (routing_trace.h), and --skip leaves
  * the first decoded tokens out of the decode figures; with a prompt of one token and a skip of
  * 60 the figures are those of the trace's tokens 60 and later.
  *
@@ -150,6 +151,8 @@ typedef struct figures {
     double disk_misses_per_token, disk_bytes_per_token;            /* past the page cache */
     double disk_wait_share;                                        /* of the time of decoding */
     double lane_experts_per_token, lane_share, prefill_lane_share; /* of what is missing */
+    double
+        prefill_hit_rate; /* of the prompt's distinct experts of a layer and step; negative: no cache */
     double window_hit_rate[N_WINDOWS]; /* negative: no cache, or too few tokens */
     double turn_tok_per_s;             /* prompt and answer, from beginning to end */
 } figures;
@@ -243,6 +246,12 @@ static double lane_share(const model_stats *a, const model_stats *b) {
     return misses > 0 ? (double)(b->lane_experts - a->lane_experts) / (double)misses : 0;
 }
 
+/* Of the look-ups between two looks; negative: there were none. */
+static double hit_rate(const model_stats *a, const model_stats *b) {
+    uint64_t n = b->expert_lookups - a->expert_lookups;
+    return n > 0 ? (double)(b->expert_hits - a->expert_hits) / (double)n : -1;
+}
+
 /* Figures of a finished run; misses are those of decoding. */
 static void judge(const bench_options *o, const run *r, figures *out) {
     engine_stats stats;
@@ -268,6 +277,7 @@ static void judge(const bench_options *o, const run *r, figures *out) {
     out->lane_experts_per_token = (double)(b->lane_experts - a->lane_experts) / n_decoded;
     out->lane_share = lane_share(a, b);
     out->prefill_lane_share = lane_share(&r->at_begin, &r->at_first);
+    out->prefill_hit_rate = has_cache ? hit_rate(&r->at_begin, &r->at_first) : -1;
     out->turn_tok_per_s = (double)r->n_tokens * 1e9 / (double)(r->ended_ns - r->begun_ns);
     for (int i = 0; i < N_WINDOWS; i++) {
         const model_stats *w = &r->at_window[i];
@@ -376,6 +386,7 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
     /* Of several sequences at once a step reads the backbone once for all. */
     bool no_floor = x->bandwidth_gb_per_s <= 0 || o->batch > 1;
     const figures *c = &x->cold;
+    bool has_cache = f->prefill_hit_rate >= 0;
     bool no_lane = m->ship_us == 0;
     const guess_figures guessed = sum_guesses(&stats.guesses), *g = &guessed;
     const figure rows[] = {
@@ -390,6 +401,7 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"lane_experts_per_token", f->lane_experts_per_token, no_lane},
         {"lane_share", f->lane_share, no_lane},
         {"prefill_lane_share", f->prefill_lane_share, no_lane},
+        {"prefill_hit_rate", f->prefill_hit_rate, !has_cache},
         {"lane_step_expert_us", m->lane_first_us[0], no_lane},
         {"lane_step_layer_us", m->lane_more_us[0], no_lane},
         {"lane_prompt_expert_us", m->lane_first_us[1], no_lane},
@@ -411,6 +423,8 @@ static void print_figures(const bench_options *o, const run *r, const figures *f
         {"weight_bytes_per_token", x->weight_bytes_per_token, false},
         {"loaded_prefill_tok_per_s", x->loaded.prefill_tok_per_s, warm},
         {"loaded_ttft_ms", x->loaded.ttft_ms, warm},
+        {"loaded_prefill_hit_rate", x->loaded.prefill_hit_rate, warm || !has_cache},
+        {"slots_by_use", m->slots_by_use, o->common.experts_dir == NULL},
         {"state_bytes_per_token", x->state_bytes_per_token, false},
         {"bandwidth_gb_per_s", x->bandwidth_gb_per_s, no_floor},
         {"floor_us_per_token", floor_us(x), no_floor},

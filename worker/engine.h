@@ -61,6 +61,9 @@ typedef struct engine_params {
     const char *prefix_disk_dir;
     bool prefix_ahead;            /* run an answer as what the next turn begins with */
     uint32_t prefix_every_tokens; /* between snapshots in long prompts; 0: at messages alone */
+    int64_t warm_up_ms; /* for steps before it is ready (engine_warm.c); 0: a token; -1: auto */
+    const char *experts_dir;  /* for the list of experts used most; NULL: none is kept */
+    uint64_t experts_save_ms; /* between two of its versions */
     embedding_pooling pooling;
     speculate_wish speculate;
     uint32_t draft_tokens;  /* guesses of a sequence and step at most; 0: auto */
@@ -125,6 +128,10 @@ bool engine_cancel(engine *e, uint64_t request, uint64_t epoch);
 
 /* One step for all that run; *did_work false: nothing to do until the next submit. */
 status engine_step(engine *e, bool *did_work, error *err);
+
+/* Write the list of experts used most where enough time has passed since it was written; between
+ * steps, as often as one likes. */
+void engine_tend_experts(engine *e, uint64_t now_ms);
 
 void engine_read_stats(engine *e, engine_stats *out);
 /* Measure prefill and decode for about budget_ms on an empty engine. */

@@ -43,8 +43,8 @@ void engine_read_stats(engine *e, engine_stats *out) {
     }
 }
 
-/* Pseudo-random ids, so that experts and pages are used as a text would use them. */
-static void fill_ids(int32_t *ids, uint32_t n, uint32_t n_vocab) {
+/* Pseudo-random, so that experts and pages are used as a text would use them. */
+void engine_fill_ids(int32_t *ids, uint32_t n, uint32_t n_vocab) {
     uint32_t x = 2463534242u;
     for (uint32_t i = 0; i < n; i++) {
         x ^= x << 13, x ^= x >> 17, x ^= x << 5;
@@ -84,11 +84,15 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
         rc = error_set(err, STATUS_NO_MEMORY, "measure: no memory");
         goto done;
     }
-    fill_ids(ids, n, e->context.n_vocab);
+    engine_fill_ids(ids, n, e->context.n_vocab);
     for (uint32_t i = 0; i < e->plan.n_pages; i++)
         pages[i] = i;
     model_segment s = {.tokens = ids, .n_tokens = n, .pages = pages, .n_outputs = 1};
     uint64_t half_ns = (uint64_t)budget_ms * 500000u;
+    model_stats opened;
+    model_read_stats(e->model, &opened);
+    /* Where slots began full, what they hold is worth more than what these ids use. */
+    model_set_trial(e->model, opened.slots_filled > 0);
     if (s.n_tokens > MODEL_CHUNK_TOKENS) s.n_tokens = MODEL_CHUNK_TOKENS;
     model_state_clear(e->model, 0);
     rc = measure(e, &s, cap / 2, 0, prefill_tok_per_s, err);
@@ -103,6 +107,7 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
     rc = measure(e, &s, cap, half_ns, decode_tok_per_s, err);
     model_read_stats(e->model, &e->before);
 done:
+    model_set_trial(e->model, false);
     free(pages);
     free(ids);
     return rc;

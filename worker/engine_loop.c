@@ -249,6 +249,7 @@ static status step(engine_loop *l, bool *did_work, error *err) {
         bool did = false;
         status rc = engine_step(m->e, &did, err);
         if (rc != STATUS_OK) return rc;
+        engine_tend_experts(m->e, clock_monotonic_ms());
         *did_work = *did_work || did;
     }
     return STATUS_OK;

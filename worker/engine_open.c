@@ -11,12 +11,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-static void progress(const engine *e, uint32_t permille, const char *what) {
+void engine_tell_progress(const engine *e, uint32_t permille, const char *what) {
     const engine_progress p = {.permille = permille, .what = what};
     if (e->params.on_progress != NULL) e->params.on_progress(e->params.progress_context, &p);
 }
 
-enum { LOADING_FROM = 50, LOADING_TO = 900 }; /* permille of the bytes */
+enum { LOADING_FROM = 50, LOADING_TO = ENGINE_LOADED }; /* permille of the bytes */
 
 static void progress_of_bytes(void *context, uint64_t n_bytes, uint64_t n_total) {
     const engine *e = context;
@@ -59,6 +59,7 @@ static status make_plan(engine *e, error *err) {
     if (rc == STATUS_OK) rc = plan_make(&e->plan, &geometry, &weights, &wish, err);
     model_weights_release(&weights);
     if (rc == STATUS_OK) (void)plan_print(&e->plan, e->plan_text, sizeof e->plan_text);
+    if (rc == STATUS_OK) rc = engine_read_expert_list(e, &geometry, err);
     return rc;
 }
 
@@ -77,6 +78,7 @@ static status open_model(engine *e, error *err) {
         .pin_experts = e->plan.pins_experts,
         .host_records = e->plan.host_records,
         .n_loaders = e->params.n_loaders,
+        .expert_uses = e->expert_uses,
         .progress = {progress_of_bytes, e},
         .lane = e->params.lane,
         .inserts_per_layer = e->params.inserts_per_layer,
@@ -85,6 +87,7 @@ static status open_model(engine *e, error *err) {
     };
     status rc = model_open(&e->model, e->file, &p, err);
     if (rc != STATUS_OK) return rc;
+    engine_tell_expert_list(e);
     model_numerics_id(e->model, e->numerics, sizeof e->numerics);
     return STATUS_OK;
 }
@@ -244,16 +247,6 @@ static void choose_seed(engine *e) {
     if (e->seed == 0) (void)!getrandom(&e->seed, sizeof e->seed, 0);
 }
 
-/* One row through everything: pages of the backbone come in, threads start. */
-static status warm_up(engine *e, error *err) {
-    const int32_t token = 0;
-    const uint32_t page = 0;
-    model_segment one = {
-        .state = 0, .tokens = &token, .n_tokens = 1, .pages = &page, .n_outputs = 1};
-    model_state_clear(e->model, 0);
-    return model_step(e->model, &one, 1, e->logits, err);
-}
-
 status engine_open(engine **out, const engine_params *params, const engine_sink *sink,
                    error *err) {
     *out = NULL;
@@ -261,30 +254,29 @@ status engine_open(engine **out, const engine_params *params, const engine_sink 
     if (e == NULL) return error_set(err, STATUS_NO_MEMORY, "engine: no memory");
     e->params = *params;
     e->context.sink = *sink;
-    progress(e, 0, "reading the file");
+    engine_tell_progress(e, 0, "reading the file");
     status rc = gguf_open(&e->file, params->model_path, err);
     if (rc != STATUS_OK) goto fail;
+    gguf_hash(e->file, e->hash);
     rc = make_plan(e, err);
     if (rc != STATUS_OK) goto fail;
-    gguf_hash(e->file, e->hash);
     e->loading_since_ms = clock_monotonic_ms();
-    progress(e, LOADING_FROM, "loading the model");
+    engine_tell_progress(e, LOADING_FROM, "loading the model");
     rc = open_model(e, err);
     if (rc != STATUS_OK) goto fail;
-    progress(e, LOADING_TO, "reading the vocabulary");
+    engine_tell_progress(e, LOADING_TO, "reading the vocabulary");
     rc = open_text(e, err);
     if (rc != STATUS_OK) goto fail;
     rc = make_step_memory(e, err);
     if (rc != STATUS_OK) goto fail;
     choose_seed(e);
-    progress(e, 950, "warming up");
-    rc = warm_up(e, err);
+    rc = engine_warm_up(e, err);
     if (rc == STATUS_OK) rc = engine_open_guesses(e, err);
     if (rc != STATUS_OK) goto fail;
     rc = engine_poison_begin(e, err);
     if (rc != STATUS_OK) goto fail;
     model_read_stats(e->model, &e->before);
-    progress(e, 1000, "ready");
+    engine_tell_progress(e, 1000, "ready");
     *out = e;
     return STATUS_OK;
 fail:
@@ -301,6 +293,8 @@ void engine_close(engine *e) {
     }
     engine_sweep(e);
     engine_forget_answered(e);
+    engine_save_expert_list(e);
+    free(e->expert_uses);
     free(e->masked);
     free(e->best);
     free(e->fork_row);

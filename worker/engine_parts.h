@@ -1,6 +1,8 @@
 /* engine_parts.h - what the files of the engine share.
  *
  *   engine_open.c     plan, model, vocabulary, memory of steps; closing
+ *   engine_warm.c     steps before anybody asks for one
+ *   engine_experts.c  which experts are used, over restarts
  *   engine.c          requests come, are cancelled, are too late, end
  *   engine_step.c     a step: pieces to segments, rows to tokens
  *   engine_vectors.c  the same for inputs of vector requests
@@ -27,6 +29,7 @@
 #include "worker/speculate.h"
 
 enum { ENGINE_MAX_WAITING = 256, ENGINE_MAX_WARNINGS = 4 };
+enum { ENGINE_LOADED = 900 }; /* permille of opening */
 
 struct engine {
     engine_params params;
@@ -45,9 +48,13 @@ struct engine {
     prefix_cache *prefixes; /* NULL: prompts are not remembered */
     scheduler *scheduler;
     request_context context;
-    request *requests; /* newest first */
-    request *answered; /* over: what they began may run ahead; newest first */
-    request *ahead;    /* of requests, the one that runs ahead; NULL: none */
+    request *requests;     /* newest first */
+    request *answered;     /* over: what they began may run ahead; newest first */
+    request *ahead;        /* of requests, the one that runs ahead; NULL: none */
+    uint32_t *expert_uses; /* the list as it was read, while the model opens; NULL: none */
+    uint64_t uses_saved_ms;
+    uint64_t uses_saved_tokens; /* of stats.model, when the list was written */
+    bool uses_complained;
     uint64_t loading_since_ms;
     uint64_t seed;
     uint64_t n_submitted;
@@ -75,6 +82,20 @@ struct engine {
     uint64_t ram_read_ms;
     uint64_t ram_used_bytes;
 };
+
+/* How far it is opened. */
+void engine_tell_progress(const engine *e, uint32_t permille, const char *what);
+/* Steps on state 0 and the first pages, which nobody has yet, and no trace of them. */
+status engine_warm_up(engine *e, error *err);
+/* Ids as different as those of a text. */
+void engine_fill_ids(int32_t *ids, uint32_t n, uint32_t n_vocab);
+
+/* Read the list, if one is wanted and there is one; what is wrong with it is logged. */
+status engine_read_expert_list(engine *e, const model_config *c, error *err);
+/* Tell what became of it when the model is open. */
+void engine_tell_expert_list(engine *e);
+/* Write it if there is anything new. */
+void engine_save_expert_list(engine *e);
 
 /* End r: well (fault NULL), or with an error.  It is freed by the next sweep. */
 void engine_end_request(engine *e, request *r, const request_fault *fault);

@@ -167,6 +167,10 @@ status options_engine_params(const model_options *o, uint64_t n_experts_total,
                          (long long)o->prefix_disk_mib);
     out->prefix_every_tokens = (uint32_t)o->prefix_every_tokens;
     out->prefix_ahead = o->prefix_ahead;
+    out->experts_dir =
+        o->experts_dir != NULL && *o->experts_dir != '\0' ? o->experts_dir : NULL;
+    out->experts_save_ms = (uint64_t)(o->experts_save_s * 1000);
+    out->warm_up_ms = o->warm_up_ms;
     out->pooling = strcmp(o->pooling, "mean") == 0   ? POOLING_MEAN
                    : strcmp(o->pooling, "last") == 0 ? POOLING_LAST
                                                      : POOLING_AUTO;

@@ -44,6 +44,9 @@ typedef struct model_options {
     int64_t prefix_states;
     int64_t prefix_disk_mib;
     const char *prefix_disk_dir;
+    const char *experts_dir;
+    double experts_save_s;
+    int64_t warm_up_ms;
     const char *speculate;
     const char *draft;
     int64_t draft_tokens;
@@ -134,6 +137,14 @@ typedef struct model_options {
         OPTIONS_KEY(s, m, "prefix.ahead", CONFIG_BOOL, prefix_ahead, "true", 0, 0, NULL,       \
                     "while nothing else is to do, run an answer (text, calls of tools, each "  \
                     "of the first 4 choices) as what the next turn's prompt begins with"),     \
+        OPTIONS_KEY(s, m, "experts.dir", CONFIG_STRING, experts_dir, NULL, 0, 0, NULL,         \
+                    "folder for a list of the experts used most, a file a model, with which "  \
+                    "slots are filled at the next start; none: no list is kept"),              \
+        OPTIONS_KEY(s, m, "experts.save_s", CONFIG_REAL, experts_save_s, "60", 0, 86400, NULL, \
+                    "it is written so long after the last time, and at the end, s"),           \
+        OPTIONS_KEY(s, m, "warm_up_ms", CONFIG_INT, warm_up_ms, "-1", -1, 60000, NULL,         \
+                    "time for steps before the model is ready, ms; 0: for a token alone; "     \
+                    "-1: 1000 on a GPU, 0 on the CPU"),                                        \
         OPTIONS_KEY(s, m, "speculate", CONFIG_CHOICE, speculate, "auto", 0, 0,                 \
                     "auto|off|lookup|draft|mtp",                                               \
                     "who guesses tokens ahead: prompt look-up, a draft model, the model's "    \

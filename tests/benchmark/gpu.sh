@@ -235,6 +235,10 @@ run_speed() {
         bench $card-uniform --profile $card ${trace/"$work/trace"/"$work/uniform"} --decode 300
         bench $card-512 --profile $card --prompt 512 --decode 256 --cold --repeat 2
         bench $card-2048 --profile $card --prompt 2048 --decode 16 --repeat 2
+        # A start that knows which experts an earlier one used, for another prompt than they were.
+        rm -rf "$work/experts"
+        bench $card-learn --profile $card --prompt 512 --decode 64 --experts-dir "$work/experts"
+        bench $card-restarted --profile $card --prompt 512 --decode 64 --cold --seed 2 --experts-dir "$work/experts"
     done
     bench cpu-lane-trace --slots 320 $one $trace --decode 200 --cpu-lane all
     bench cpu-lane-512 --slots 320 $one --prompt 512 --decode 16 --repeat 2 --cpu-lane all

@@ -17,22 +17,26 @@ const more = (parts) => {
 };
 
 // The figures of a case, from its run on the trace and its runs on natural routing.
-function speed(name, trace, p512, p2048, peer, uniform) {
+function speed(name, trace, p512, p2048, peer, uniform, restarted) {
     const runs = [trace, p512, p2048].map((p) => benches[p]?.result.figures);
     if (!runs[0] && !runs[1]) return;
     const [t, a, b] = runs;
+    const again = benches[restarted]?.result.figures;
     const figures = { decode_tok_per_s: t?.decode_tok_per_s, prefill512_tok_per_s: a?.prefill_tok_per_s,
         prefill2048_tok_per_s: b?.prefill_tok_per_s, vram_peak_mib: Math.max(...runs.filter(Boolean).map((r) => r.vram_peak_mib)),
         hit_rate: t?.hit_rate, misses_per_token: t?.misses_per_token, pcie_bytes_per_token: t?.pcie_bytes_per_token,
         launches_per_token: t?.launches_per_token, natural_decode_tok_per_s: a?.decode_tok_per_s, natural_hit_rate: a?.hit_rate,
         uniform_decode_tok_per_s: benches[uniform]?.result.figures.decode_tok_per_s, uniform_hit_rate: benches[uniform]?.result.figures.hit_rate,
         loaded_prefill512_tok_per_s: a?.loaded_prefill_tok_per_s, loaded_ttft_ms: a?.loaded_ttft_ms,
+        restarted_prefill512_tok_per_s: again?.loaded_prefill_tok_per_s, restarted_ttft_ms: again?.loaded_ttft_ms,
+        restarted_slots_by_use: again?.slots_by_use, prefill512_hit_rate: a?.prefill_hit_rate,
+        loaded_prefill512_hit_rate: a?.loaded_prefill_hit_rate, restarted_prefill512_hit_rate: again?.loaded_prefill_hit_rate,
         lane_experts_per_token: t?.lane_experts_per_token, lane_share: t?.lane_share, prefill512_lane_share: a?.prefill_lane_share,
         cold_prefill512_lane_share: a?.cold_prefill_lane_share, prefill2048_lane_share: b?.prefill_lane_share,
         cold_prefill512_tok_per_s: a?.cold_prefill_tok_per_s, cold_ttft_ms: a?.cold_ttft_ms, first32_hit_rate: a?.first32_hit_rate,
         first64_hit_rate: a?.first64_hit_rate, first128_hit_rate: a?.first128_hit_rate, turn_tok_per_s: a?.turn_tok_per_s };
     for (const key of Object.keys(figures)) if (figures[key] === undefined) delete figures[key];
-    record(name, 'tests/benchmark/gpu.sh', figures, peer, more([trace, p512, p2048, uniform]));
+    record(name, 'tests/benchmark/gpu.sh', figures, peer, more([trace, p512, p2048, uniform, restarted]));
     const projected = Object.entries(t ?? {}).find(([key]) => key.startsWith('PROJECTED'));
     if (projected) record(`${name}-projected`, 'tests/benchmark/gpu.sh', { decode_tok_per_s: projected[1] }, {},
         { ...more([trace]), status: 'PROJECTED', formula });
@@ -42,8 +46,8 @@ function speed(name, trace, p512, p2048, peer, uniform) {
 speed('h200-resident', 'resident-trace', 'resident-512', 'resident-2048',
     { decode_tok_per_s: 236, prefill512_tok_per_s: 5786, prefill2048_tok_per_s: 9146 });
 speed('h200-2750-slots', 'rtx2070-trace', 'rtx2070-512', 'rtx2070-2048',
-    { decode_tok_per_s: 40, prefill512_tok_per_s: 1745, prefill2048_tok_per_s: 4373 }, 'rtx2070-uniform');
-speed('h200-6000-slots', 'rtx3090-trace', 'rtx3090-512', 'rtx3090-2048', { decode_tok_per_s: 57, prefill512_tok_per_s: 2445 }, 'rtx3090-uniform');
+    { decode_tok_per_s: 40, prefill512_tok_per_s: 1745, prefill2048_tok_per_s: 4373 }, 'rtx2070-uniform', 'rtx2070-restarted');
+speed('h200-6000-slots', 'rtx3090-trace', 'rtx3090-512', 'rtx3090-2048', { decode_tok_per_s: 57, prefill512_tok_per_s: 2445 }, 'rtx3090-uniform', 'rtx3090-restarted');
 speed('h200-cpu-lane', 'cpu-lane-trace', 'cpu-lane-512', undefined, { decode_tok_per_s: 27, prefill512_tok_per_s: 1384 });
 
 const ram = [benches['ram-9216-trace'], benches['ram-9216-512']];

@@ -138,6 +138,11 @@ static bool step_request(engine *e, size_t i) {
     return true;
 }
 
+void engine_tend_experts(engine *e, uint64_t now_ms) {
+    (void)e;
+    (void)now_ms;
+}
+
 status engine_step(engine *e, bool *did_work, error *err) {
     *did_work = false;
     wait_while(&double_engine.step_waits);

@@ -185,7 +185,7 @@ static void a_placed_expert_takes_the_place_of_the_victim(void **state) {
 static void a_cache_is_filled_by_turns_of_the_layers(void **state) {
     (void)state;
     expert_cache *cache = new_cache(3, 8, 2, 11, 2);
-    assert_int_equal(expert_cache_fill(cache), 0);
+    assert_int_equal(expert_cache_fill(cache, false), 0);
     const uint32_t n_held[3] = {4, 4, 3}, first[3] = {0, 4, 8};
     for (uint32_t layer = 0; layer < 3; layer++) {
         for (uint32_t e = 0; e < 8; e++) {
@@ -207,8 +207,8 @@ static void a_cache_is_filled_with_what_was_used_most(void **state) {
     uses[0 * 8 + 7] = 2;
     uses[1 * 8 + 3] = 9;
     uses[1 * 8 + 5] = 1;
-    uses[2 * 8 + 6] = UINT32_MAX;
-    assert_int_equal(expert_cache_fill(cache), 4);
+    uses[2 * 8 + 6] = 1000000;
+    assert_int_equal(expert_cache_fill(cache, false), 4);
     const uint32_t owners[7] = {0, 7, 8, 8 + 3, 8 + 5, 16, 16 + 6};
     for (uint32_t i = 0; i < 7; i++)
         assert_int_equal(expert_cache_owner(cache, i), owners[i]);
@@ -217,6 +217,14 @@ static void a_cache_is_filled_with_what_was_used_most(void **state) {
     assert_int_equal(victims[0], 0);
     assert_int_equal(victims[1], 2);
     assert_int_equal(victims[2], 5);
+    assert_consistent(cache, 3, 8);
+    assert_int_equal(expert_cache_fill(cache, true), 4);
+    const uint32_t used[4] = {7, 8 + 3, 8 + 5, 16 + 6};
+    for (uint32_t i = 0; i < 7; i++)
+        assert_int_equal(expert_cache_owner(cache, i), i < 4 ? used[i] : UINT32_MAX);
+    assert_int_equal(expert_cache_victims(cache, victims, 3), 3);
+    for (uint32_t i = 0; i < 3; i++) /* the free ones */
+        assert_int_equal(victims[i], 4 + i);
     assert_consistent(cache, 3, 8);
     expert_cache_free(cache);
 }
@@ -248,7 +256,7 @@ static void a_kept_cache_finds_and_changes_nothing(void **state) {
     uint32_t late[2] = {1, 1}, victims[4];
     expert_insert inserts[2];
     uint64_t lookups = 9, hits = 9, n_inserts = 9;
-    (void)expert_cache_fill(cache);
+    (void)expert_cache_fill(cache, false);
     expert_cache_keep(cache, true);
     expert_cache_layer(cache, 0, experts, 2, NULL, slots);
     assert_int_equal(slots[0], 0);
@@ -279,7 +287,7 @@ static void a_prompts_layer_takes_the_slots_of_the_one_before(void **state) {
     expert_insert inserts[8];
     int32_t experts[4] = {0, 1, 4, 5}, slots[4];
     const uint32_t late[4] = {2, 0, 1, 0};
-    (void)expert_cache_fill(cache); /* experts 0 and 1 of each layer */
+    (void)expert_cache_fill(cache, false); /* experts 0 and 1 of each layer */
     expert_cache_prompt(cache, 0, experts, 4, late, slots);
     assert_int_equal(slots[0], 0);
     assert_int_equal(slots[1], 1);
@@ -337,12 +345,12 @@ static void prompts_find_what_the_slots_can_hold(void **state) {
     enum { SLOTS = 160 };
     uint64_t random = 7;
     expert_cache *cache = new_cache(10, 64, 4, SLOTS, 16);
-    (void)expert_cache_fill(cache);
+    (void)expert_cache_fill(cache, false);
     for (int i = 0; i < 6; i++)
         assert_true(prompt_hits(cache, &random) > 0.22);
     expert_cache *again = new_cache(10, 64, 4, SLOTS, 16);
     memcpy(expert_cache_uses(again), expert_cache_uses(cache), 640 * sizeof(uint32_t));
-    assert_int_equal(expert_cache_fill(again), SLOTS);
+    assert_int_equal(expert_cache_fill(again, true), SLOTS);
     double hits = prompt_hits(again, &random);
     print_message("filled with what was used: %.3f of 0.25 to 0.30\n", hits);
     assert_true(hits > 0.25);

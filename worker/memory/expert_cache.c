@@ -138,14 +138,17 @@ uint32_t *expert_cache_uses(expert_cache *c) {
     return c->uses;
 }
 
+static void halve_uses(expert_cache *c) {
+    c->n_uses /= 2;
+    for (size_t i = 0; i < (size_t)c->n_layers * c->n_experts; i++)
+        c->uses[i] /= 2;
+}
+
 void expert_cache_add_uses(expert_cache *c, uint32_t layer, uint32_t expert, uint32_t n_rows) {
     if (c->kept) return;
     c->uses[(size_t)layer * c->n_experts + expert] += n_rows;
     c->n_uses += n_rows;
-    if (c->n_uses < c->most_uses) return;
-    c->n_uses /= 2;
-    for (size_t i = 0; i < (size_t)c->n_layers * c->n_experts; i++)
-        c->uses[i] /= 2;
+    if (c->n_uses >= c->most_uses) halve_uses(c);
 }
 
 void expert_cache_keep(expert_cache *c, bool kept) {
@@ -167,24 +170,40 @@ static void order_by_uses(expert_cache *c) {
     qsort(c->order, n, sizeof *c->order, ascending);
 }
 
-uint32_t expert_cache_fill(expert_cache *c) {
-    uint32_t n_used = 0;
-    expert_cache_clear(c);
-    order_by_uses(c);
-    for (uint32_t i = 0; i < c->n_slots; i++) {
+/* What came from elsewhere may say more than a million tokens. */
+static void count_uses(expert_cache *c) {
+    c->n_uses = 0;
+    for (size_t i = 0; i < (size_t)c->n_layers * c->n_experts; i++)
+        c->n_uses += c->uses[i];
+    while (c->n_uses >= c->most_uses)
+        halve_uses(c);
+}
+
+/* The n first of the order by their own numbers. */
+static void order_by_owner(expert_cache *c, size_t n) {
+    for (size_t i = 0; i < n; i++) {
         uint64_t rank = c->order[i] & UINT32_MAX;
         c->order[i] = rank % c->n_layers * c->n_experts + rank / c->n_layers;
     }
-    qsort(c->order, c->n_slots, sizeof *c->order, ascending);
-    for (uint32_t i = 0; i < c->n_slots; i++) {
+    qsort(c->order, n, sizeof *c->order, ascending);
+}
+
+uint32_t expert_cache_fill(expert_cache *c, bool used_only) {
+    uint32_t n = c->n_slots, n_used = 0;
+    expert_cache_clear(c);
+    count_uses(c);
+    order_by_uses(c);
+    while (n_used < n && c->order[n_used] >> 32 < UINT32_MAX)
+        n_used++;
+    if (used_only) n = n_used;
+    order_by_owner(c, n);
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t owner = (uint32_t)c->order[i];
-        bool used = c->uses[owner] > 0;
-        c->slots[i] =
-            (slot){.owner = owner, .counter = used ? COUNTER_NEW : 0, .phase = SLOT_HELD};
+        uint8_t counter = c->uses[owner] > 0 ? COUNTER_NEW : 0;
+        c->slots[i] = (slot){.owner = owner, .counter = counter, .phase = SLOT_HELD};
         c->slot_of[owner] = (int32_t)i;
-        n_used += used;
     }
-    c->n_free = 0;
+    c->n_free -= n; /* the stack's top, slot 0 first */
     return n_used;
 }
 

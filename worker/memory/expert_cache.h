@@ -78,8 +78,8 @@ void expert_cache_place(expert_cache *cache, uint32_t expert, uint32_t slot);
 
 /* Fill every slot with the experts that have the most uses, those of equal ones by turns of the
  * layers; slots are in the order of layers and experts.  Returns how many have uses at all; the
- * others are the first to go. */
-uint32_t expert_cache_fill(expert_cache *cache);
+ * others are the first to go, or, with used_only, are not there. */
+uint32_t expert_cache_fill(expert_cache *cache, bool used_only);
 /* While kept, look-ups change and count nothing, and no miss is brought in. */
 void expert_cache_keep(expert_cache *cache, bool kept);
 /* More rows of an expert than a look-up has told. */

@@ -45,6 +45,9 @@ struct model {
     uint64_t n_tokens_run;
     uint64_t n_steps_run;
     uint64_t n_slices_run; /* of those steps, all but each piece's last */
+    bool is_trial;
+    model_stats at_trial; /* what was told when the running trial began */
+    model_stats untold;   /* of trials that are over */
 };
 
 static status check_params(const model_params *p, const model_config *c, error *err) {
@@ -605,12 +608,52 @@ void model_stats_add_host(model_stats *out, const host_tier *host) {
     out->host_received = counts.received;
 }
 
-void model_read_stats(const model *m, model_stats *out) {
+static void read_all_stats(const model *m, model_stats *out) {
     memset(out, 0, sizeof *out);
     m->device->ops->read_stats(m->device, out);
     out->tokens = m->n_tokens_run;
     out->steps = m->n_steps_run - m->n_slices_run;
     out->slices = m->n_slices_run;
+}
+
+/* to += a - b, of what a step adds to. */
+static void add_difference(model_stats *to, const model_stats *a, const model_stats *b) {
+    to->expert_lookups += a->expert_lookups - b->expert_lookups;
+    to->expert_hits += a->expert_hits - b->expert_hits;
+    to->expert_inserts += a->expert_inserts - b->expert_inserts;
+    to->expert_bytes_moved += a->expert_bytes_moved - b->expert_bytes_moved;
+    to->tokens += a->tokens - b->tokens;
+    to->steps += a->steps - b->steps;
+    to->launches += a->launches - b->launches;
+    to->lane_experts += a->lane_experts - b->lane_experts;
+    to->host_fetches += a->host_fetches - b->host_fetches;
+    to->disk_misses += a->disk_misses - b->disk_misses;
+    to->disk_wait_ns += a->disk_wait_ns - b->disk_wait_ns;
+    to->host_received += a->host_received - b->host_received;
+}
+
+void model_read_stats(const model *m, model_stats *out) {
+    static const model_stats none;
+    model_stats untold = m->untold;
+    read_all_stats(m, out);
+    if (m->is_trial) add_difference(&untold, out, &m->at_trial);
+    add_difference(out, &none, &untold);
+}
+
+void model_set_trial(model *m, bool trial) {
+    model_stats now;
+    if (trial == m->is_trial) return;
+    read_all_stats(m, &now);
+    if (trial)
+        m->at_trial = now;
+    else
+        add_difference(&m->untold, &now, &m->at_trial);
+    m->is_trial = trial;
+    m->device->ops->set_trial(m->device, trial);
+}
+
+const uint32_t *model_expert_uses(const model *m) {
+    return m->device->ops->expert_uses(m->device);
 }
 
 void model_numerics_id(const model *m, char *out, size_t cap) {

@@ -79,6 +79,9 @@ typedef struct model_params {
     /* Records of experts kept in RAM above the disk; 0: the page cache does it (cpu). */
     uint32_t host_records;
     uint32_t n_loaders; /* threads that read from disk; 0: as many as usual */
+    /* [n_layers][n_experts] rows that experts had before this start: slots are filled with those
+     * that had the most.  NULL: not known.  Borrowed while it opens. */
+    const uint32_t *expert_uses;
     model_progress progress;
 } model_params;
 
@@ -123,8 +126,9 @@ typedef struct model_stats {
     uint64_t expert_lookups; /* distinct experts asked for, a layer and step */
     uint64_t expert_hits;
     uint64_t expert_inserts;
-    uint64_t expert_bytes_moved; /* host to slot (on a GPU: over PCIe) */
-    uint64_t tokens;             /* rows run */
+    uint64_t expert_bytes_moved;         /* host to slot (on a GPU: over PCIe) */
+    uint32_t slots_filled, slots_by_use; /* while it opened; of those, by expert_uses */
+    uint64_t tokens;                     /* rows run */
     uint64_t steps;
     uint64_t slices;   /* of pieces that were cut by layers, but for each one's last, a step */
     uint64_t launches; /* kernels launched; 0 on the CPU */
@@ -213,6 +217,13 @@ status model_read_logits(model *m, float *logits, error *err);
 status model_set_routing(model *m, const routing_trace *traces, uint32_t n_traces, error *err);
 /* Empty the slots of experts, where slots are fewer than experts. */
 void model_forget_experts(model *m);
+
+/* Rows that experts had, [n_layers][n_experts], as params.expert_uses wants them; they change with
+ * every step.  NULL: there are no slots. */
+const uint32_t *model_expert_uses(const model *m);
+/* Steps of a trial leave no trace in the slots and in what is counted: neither uses nor any figure
+ * of model_read_stats().  What is learnt of the machine stays. */
+void model_set_trial(model *m, bool trial);
 
 /* Memory for the logits of a step, [max_outputs][n_vocab], that a GPU writes without a copy in
  * between; it is the model's.  NULL: there is none. */
