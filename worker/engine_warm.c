@@ -62,11 +62,11 @@ static status run_decoding(warm_steps *w, bool best, error *err) {
 
 static status run_prompts(warm_steps *w, error *err) {
     const engine *e = w->e;
-    const uint32_t sizes[] = {MODEL_CHUNK_TOKENS, e->plan.chunk_tokens};
+    const uint32_t sizes[] = {MODEL_CHUNK_TOKENS, WARM_TOKENS};
     uint32_t n_before = 1;
     status rc = STATUS_OK;
     for (size_t i = 0; i < 2 && rc == STATUS_OK; i++) {
-        uint32_t n = sizes[i] < WARM_TOKENS ? sizes[i] : WARM_TOKENS;
+        uint32_t n = sizes[i] < e->plan.chunk_tokens ? sizes[i] : e->plan.chunk_tokens;
         if (n > e->plan.n_context) n = e->plan.n_context;
         if (n <= n_before || !has_time(w, expect_ns(w, n_before, n))) break;
         engine_tell_progress(e, 960 + (uint32_t)i * 15, "warming up: prompts");
