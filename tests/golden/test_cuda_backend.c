@@ -407,13 +407,14 @@ static void the_cpu_lane_takes_what_the_bus_is_slow_to_bring(void **state) {
 }
 
 /* All ids twice in steps of `chunk`: logits of the second time, when the rates of the first are
- * known; returns how many experts the lane computed then. */
+ * known and the slots empty again; returns how many experts the lane computed then. */
 static uint64_t logits_of_second(const model_params *p, size_t chunk, float *logits) {
     run r;
     run_open(&r, slots_path(), p);
     uint64_t on_cpu[2] = {0};
     for (int round = 0; round < 2; round++) {
         model_state_clear(r.m, 0);
+        if (round > 0) model_forget_experts(r.m);
         for (uint32_t at = 0; at < N_IDS; at += (uint32_t)chunk) {
             run_tokens(&r, 0, at, ids + at, (uint32_t)chunk, (uint32_t)chunk,
                        logits + at * r.config->n_vocab);
