@@ -1,6 +1,6 @@
 #!/bin/sh
 # check.sh - static checks: format, both compilers with -Werror, clang-tidy, cppcheck,
-# scan-build, layers, shell syntax.  A tool that is not installed is a failure, not a skip.
+# scan-build, layers, shell syntax, documents.  A tool that is not installed is a failure, not a skip.
 #
 #     sh tests/check.sh [BUILD]
 #
@@ -96,6 +96,7 @@ shells() {
 
 check 'layers' sh tests/layers.sh
 check 'shell syntax' shells
+check 'documents' node tests/documents.mjs
 format=clang-format
 if command -v clang-format-14 >/dev/null 2>&1; then format=clang-format-14; fi
 if is "$format" 14 || ! command -v "$format" >/dev/null 2>&1; then
