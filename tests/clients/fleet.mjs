@@ -89,6 +89,31 @@ export async function startFleet(workers = [['amber'], ['basalt', '--profile', '
     };
 }
 
+// Two workers either of which may be killed: the coordinator soon knows, and revive() puts one back.
+export async function startMortals(args = []) {
+    const coordinator = await startCoordinator(['--node-suspect-s', '0.5', '--node-reconnect-s', '0.3', '--mesh-beat-s', '0.1']);
+    const workers = {};
+    const add = async (name) => { workers[name] = await startWorker(coordinator.mesh, name, args); };
+    const nodes = async () => (await (await fetch(coordinator.url + '/status')).json()).nodes;
+    const living = () => Object.values(workers).filter(({ child }) => child.exitCode === null && child.signalCode === null);
+    const allReady = () => until(async () => (await nodes()).filter((n) => n.state === 'ready').length === living().length, 'all ready');
+    await add('amber');
+    await add('basalt');
+    await allReady();
+    return {
+        workers, nodes, url: coordinator.url,
+        async revive(name) {
+            await workers[name].exited;
+            await add(name);
+            await allReady();
+        },
+        async stop() {
+            for (const worker of living()) await stop(worker, 'SIGKILL');
+            await stop(coordinator);
+        },
+    };
+}
+
 export function temporaryFolder() {
     const folder = mkdtempSync(tmpdir() + '/siliceo-test-');
     process.on('exit', () => rmSync(folder, { recursive: true, force: true }));

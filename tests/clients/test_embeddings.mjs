@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import OpenAI from 'openai';
-import { finish, program, startCoordinator, startFleet, startWorker, stop, temporaryFolder, test, until } from './fleet.mjs';
+import { finish, program, startCoordinator, startFleet, startMortals, startWorker, stop, temporaryFolder, test, until } from './fleet.mjs';
 
 const folder = temporaryFolder();
 const ledger = `${folder}/ledger.db`;
@@ -164,14 +164,12 @@ await test('the ledger has the tokens, and browsers may ask', async () => {
 await fleet.stop();
 
 await test('a node that is killed inside a batch is replaced unseen: the vectors are those of an unbroken run', async () => {
-    const coordinator = await startCoordinator(['--node-suspect-s', '0.5', '--node-reconnect-s', '0.3', '--mesh-beat-s', '0.1']), workers = {};
-    for (const name of ['amber', 'basalt']) workers[name] = await startWorker(coordinator.mesh, name);
-    await until(async () => (await status(coordinator.url)).nodes.filter((n) => n.state === 'ready').length === 2, 'both ready');
+    const { url, workers, nodes, ...two } = await startMortals();
     const input = Array.from({ length: 200 }, (_, i) => `${texts[i % texts.length]} ${'word '.repeat(20)}`);
-    const whole = await post('/v1/embeddings', { input, encoding_format: 'base64' }, coordinator.url);
+    const whole = await post('/v1/embeddings', { input, encoding_format: 'base64' }, url);
     assert.equal(whole.status, 200, JSON.stringify(whole.error));
-    const again = fetch(coordinator.url + '/v1/embeddings', { method: 'POST', body: JSON.stringify({ model: 'demo', input, encoding_format: 'base64' }) });
-    const busy = await until(async () => (await status(coordinator.url)).nodes.find(works)?.name, 'one works');
+    const again = fetch(url + '/v1/embeddings', { method: 'POST', body: JSON.stringify({ model: 'demo', input, encoding_format: 'base64' }) });
+    const busy = await until(async () => (await nodes()).find(works)?.name, 'one works');
     workers[busy].child.kill('SIGKILL');
     const r = await again, reply = await r.json();
     assert.equal(r.status, 200, JSON.stringify(reply.error));
@@ -179,8 +177,7 @@ await test('a node that is killed inside a batch is replaced unseen: the vectors
     reply.data.forEach((d, i) => assert.equal(d.embedding, whole.data[i].embedding));
     assert.equal(reply.data.length, whole.data.length);
     assert.deepEqual(reply.usage, whole.usage);
-    await stop(workers[busy === 'amber' ? 'basalt' : 'amber']);
-    await stop(coordinator);
+    await two.stop();
 });
 
 // The demo model with more keys before its own; a filler keeps the tensors aligned.
@@ -199,7 +196,7 @@ await test('a file that asks for means and for an end behind each text gets them
         const coordinator = await startCoordinator(), worker = await startWorker(coordinator.mesh, 'amber', args, model);
         await until(async () => (await status(coordinator.url)).nodes.some((n) => n.state === 'ready'), 'it is ready');
         const { tokens } = await post('/tokenize', { content: texts[1] }, coordinator.url);
-        const r = await post('/v1/embeddings', { input: [texts[1], [...tokens, 2151], tokens], encoding_format: 'base64' }, coordinator.url);
+        const r = await post('/v1/embeddings', { input: [texts[1], [...tokens, 2151], tokens], encoding_format: 'base64' }, url);
         assert.equal(r.status, 200, JSON.stringify(r.error));
         await stop(worker);
         await stop(coordinator);

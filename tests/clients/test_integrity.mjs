@@ -2,7 +2,7 @@
 // coordinator and real workers: whatever is streamed, budgeted, cut or lost on the way, the
 // user receives an answer, and its cost is what was allowed.
 import assert from 'node:assert/strict';
-import { startCoordinator, startFleet, startWorker, finish, stop, test, until } from './fleet.mjs';
+import { startFleet, startMortals, finish, test } from './fleet.mjs';
 
 const paradoxes = ['This sentence is false. Is it true?', 'Does the barber who shaves all who do not shave themselves shave himself?',
     'Can an all-powerful being make a stone too heavy to lift?'];
@@ -125,32 +125,23 @@ for (const grace of [64, 0]) {
 }
 
 // ---------------------------------------------------------------- a worker is killed
-const quickly = ['--node-suspect-s', '0.5', '--node-reconnect-s', '0.3', '--mesh-beat-s', '0.1'];
-const flags = ['--profile', 'all', '--sequences', '2'];
 for (const [moment, ready] of [['while it deliberates', (r) => r.reasoning.length > 200], ['after the cut, inside the answer', (r) => r.content.length > 5]]) {
     for (const more of [{ temperature: 0 }, { temperature: 0.8, seed: 11 }]) {
         await test(`a worker killed ${moment}, temperature ${more.temperature}: text, usage and the cut are those of an unbroken run`, async () => {
-            const coordinator = await startCoordinator(quickly);
-            const workers = {};
-            for (const name of ['amber', 'basalt']) workers[name] = await startWorker(coordinator.mesh, name, flags);
-            const nodes = async () => (await (await fetch(coordinator.url + '/status')).json()).nodes;
-            const allReady = () => until(async () => (await nodes()).filter((n) => n.state === 'ready').length === 2, 'both ready');
-            await allReady();
+            const fleet = await startMortals(['--profile', 'all', '--sequences', '2']);
             const request = { stream: true, max_thinking_tokens: 500, max_answer_tokens: 4, messages: [{ role: 'user', content: paradoxes[0] }], ...thinks, ...more };
-            const whole = await ask(coordinator.url, request);
+            const whole = await ask(fleet.url, request);
             let resumed = null;
             for (let tries = 0; tries < 20 && !resumed; tries++) {
                 let killed = null;
-                const r = await ask(coordinator.url, request, undefined, (all) => {
+                const r = await ask(fleet.url, request, undefined, (all) => {
                     if (killed || !ready(all)) return;
                     killed = all.node;
-                    workers[killed].child.kill('SIGKILL');
+                    fleet.workers[killed].child.kill('SIGKILL');
                 });
                 assert.ok(killed);
                 if (r.siliceo.resumed) resumed = r;
-                await workers[killed].exited;
-                workers[killed] = await startWorker(coordinator.mesh, killed, flags);
-                await allReady();
+                await fleet.revive(killed);
             }
             // Near the end the stream may always be faster than the kill: then this says so.
             assert.ok(resumed, 'no kill came in time');
@@ -160,8 +151,7 @@ for (const [moment, ready] of [['while it deliberates', (r) => r.reasoning.lengt
             assert.deepEqual(resumed.usage, whole.usage);
             assert.equal(spent(resumed), 500);
             assert.equal(resumed.siliceo.thinking, 'cut');
-            for (const w of Object.values(workers)) await stop(w, 'SIGKILL');
-            await stop(coordinator);
+            await fleet.stop();
         });
     }
 }

@@ -1,10 +1,8 @@
 // test_failover_forms.mjs - a node is killed inside a document by a schema or inside a call of a
 // tool: another real node goes on, byte for byte, on every endpoint, streamed and whole.
 import assert from 'node:assert/strict';
-import { finish, startCoordinator, startWorker, stop, test, until } from '../clients/fleet.mjs';
+import { finish, startMortals, stop, test, until } from '../clients/fleet.mjs';
 
-const quickly = ['--node-suspect-s', '0.5', '--node-reconnect-s', '0.3', '--mesh-beat-s', '0.1'];
-const flags = ['--sequences', '2'];
 const object = (properties) => ({ type: 'object', properties, required: Object.keys(properties), additionalProperties: false });
 // Long enough that there is time to kill a node inside it.
 const person = object({ name: { type: 'string', minLength: 5, maxLength: 30 }, age: { type: 'integer', minimum: 0, maximum: 120 }, color: { enum: ['red', 'green', 'blue'] }, tags: { type: 'array', items: { type: 'string', pattern: '^[a-z]{3,9}$' }, minItems: 3, maxItems: 6 } });
@@ -45,16 +43,11 @@ const endpoints = {
     },
 };
 
-const coordinator = await startCoordinator(quickly);
-const workers = {};
-for (const name of ['amber', 'basalt']) workers[name] = await startWorker(coordinator.mesh, name, flags);
-const nodes = async () => (await (await fetch(coordinator.url + '/status')).json()).nodes;
-const allReady = () => until(async () => (await nodes()).filter((n) => n.state === 'ready').length === 2, 'both ready');
-await allReady();
+const { url, workers, nodes, revive, ...fleet } = await startMortals(['--sequences', '2']);
 
 // The events of a stream; when(event number, node) is called as they come.
 async function streamOf(path, body, when = () => {}) {
-    const reply = await fetch(coordinator.url + path, { method: 'POST', body: JSON.stringify({ ...body, stream: true }) });
+    const reply = await fetch(url + path, { method: 'POST', body: JSON.stringify({ ...body, stream: true }) });
     assert.equal(reply.status, 200, reply.status === 200 ? '' : await reply.text());
     const list = [], decoder = new TextDecoder();
     let held = '', done = false;
@@ -68,11 +61,6 @@ async function streamOf(path, body, when = () => {}) {
         }
     }
     return { list, done };
-}
-async function revive(name) {
-    await workers[name].exited;
-    workers[name] = await startWorker(coordinator.mesh, name, flags);
-    await allReady();
 }
 // Runs `run`, which kills a node, until a kill came in time.
 async function untilResumed(run) {
@@ -111,7 +99,7 @@ for (const [path, api] of Object.entries(endpoints)) {
         });
         await test(`${path}: the same as a whole reply`, async () => {
             const r = await untilResumed(async () => {
-                const asked = fetch(coordinator.url + path, { method: 'POST', body: JSON.stringify(body) });
+                const asked = fetch(url + path, { method: 'POST', body: JSON.stringify(body) });
                 let killed = null, over = false;
                 void asked.finally(() => { over = true; });
                 await until(async () => {
@@ -153,13 +141,10 @@ await test('where no other node serves the file, an error event ends the stream,
                     assert.ok(!list.some((e) => e.choices?.[0]?.finish_reason || e.type === 'message_stop' || e.type === 'response.completed'));
                     assert.throws(() => JSON.parse(api.text(list).replace(/^add_people/, '')));
                 }
-                await workers.amber.exited;
-                workers.amber = await startWorker(coordinator.mesh, 'amber', flags);
-                await until(async () => (await nodes()).filter((n) => n.state === 'ready').length === 1, 'it is back');
+                await revive('amber');
             }
         }
     }
 });
-await stop(workers.amber);
-await stop(coordinator);
+await fleet.stop();
 finish();
