@@ -33,6 +33,20 @@ static void time_matmul(uint32_t type, uint32_t n_rows, uint32_t n_cols, uint32_
     bench_report(name, 6, 0, 2.0 * n_rows * n_cols * n_tokens);
 }
 
+/* One matrix of all experts, whose rows are sorted. */
+static void time_experts(const char *what, uint32_t n_tokens, const matmul_args *a) {
+    char name[96];
+    cuda_shape shape;
+    for (int i = 0; i < 4; i++) {
+        const cuda_kernel kernel = matmul_choose(a, &shape);
+        bench_add(kernel, shape, a, sizeof *a);
+    }
+    (void)snprintf(name, sizeof name, "experts %s, %s, %u tokens", what,
+                   quant_traits_of(a->type)->name, n_tokens);
+    bench_report(name, 4, (double)BENCH_EXPERTS * a->n_rows * (double)a->row_bytes,
+                 2.0 * a->n_rows * a->n_cols * a->n_tokens);
+}
+
 static void time_grouped(uint32_t n_tokens) {
     bench_begin();
     size_t down_at;
@@ -75,14 +89,7 @@ static void time_grouped(uint32_t n_tokens) {
                      .n_cols = BENCH_EMBD,
                      .n_tokens = pairs,
                      .n_groups = BENCH_EXPERTS};
-    cuda_shape shape;
-    for (int i = 0; i < 4; i++) {
-        const cuda_kernel kernel = matmul_choose(&a, &shape);
-        bench_add(kernel, shape, &a, sizeof a);
-    }
-    (void)snprintf(name, sizeof name, "experts gate, Q4_K, %u tokens", n_tokens);
-    bench_report(name, 4, 256.0 * BENCH_FF * (double)a.row_bytes,
-                 2.0 * BENCH_EMBD * BENCH_FF * pairs);
+    time_experts("gate", n_tokens, &a);
     a.act = bench_take_acts(pairs, BENCH_FF);
     a.in_rows = NULL;
     a.out_rows = sort.pair_out;
@@ -93,13 +100,7 @@ static void time_grouped(uint32_t n_tokens) {
     a.row_bytes = quant_row_bytes(QUANT_Q6_K, BENCH_FF);
     a.n_rows = BENCH_EMBD;
     a.n_cols = BENCH_FF;
-    for (int i = 0; i < 4; i++) {
-        const cuda_kernel kernel = matmul_choose(&a, &shape);
-        bench_add(kernel, shape, &a, sizeof a);
-    }
-    (void)snprintf(name, sizeof name, "experts down, Q6_K, %u tokens", n_tokens);
-    bench_report(name, 4, 256.0 * BENCH_EMBD * (double)a.row_bytes,
-                 2.0 * BENCH_EMBD * BENCH_FF * pairs);
+    time_experts("down", n_tokens, &a);
 }
 
 void bench_prompts(void) {
