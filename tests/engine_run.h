@@ -137,6 +137,20 @@ static inline void run_open(engine_run *r, const engine_params *params) {
     if (engine_open(&r->e, params, &sink, &err) != STATUS_OK) fail_msg("%s", err.text);
 }
 
+/* The least memory that params fit in, from 16 MiB: a handful of pages, so that long texts cannot all
+ * be held. */
+static inline void run_open_narrow(engine_run *r, engine_params *params) {
+    error err = {0};
+    const engine_sink sink = {r, run_tokens, run_done, run_error};
+    r->answers = calloc(RUN_MAX_REQUESTS, sizeof *r->answers);
+    assert_non_null(r->answers);
+    for (params->ram_mib = 16; params->ram_mib < 160; params->ram_mib++) {
+        if (engine_open(&r->e, params, &sink, &err) == STATUS_OK) return;
+        assert_null(r->e);
+    }
+    fail_msg("%s", err.text);
+}
+
 static inline void run_close(engine_run *r) {
     engine_close(r->e);
     free(r->answers);

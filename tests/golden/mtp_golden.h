@@ -38,10 +38,7 @@ static inline void read_golden(golden *g, const cJSON *entry) {
 
 static inline int set_up(void **state) {
     (void)state;
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-mtp-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    if (mkdtemp(folder) == NULL) return -1;
+    if (!make_temporary(folder, sizeof folder)) return -1;
     cJSON *root = read_json(GOLDEN_FOLDER "models.json");
     size_t n = 0;
     const cJSON *entry = NULL;

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/engine_run.h"
+#include "tests/files.h"
 #include "tests/golden/cuda_double.h"
 #include <unistd.h>
 
@@ -73,27 +74,15 @@ static void guesses_change_no_token(void **state) {
     }
 }
 
-static void make_model_with_block(const char *path) {
-    char command[512];
-    const char *build = getenv("SILICEO_BUILD");
-    (void)snprintf(command, sizeof command,
-                   "%s/make_model --params '{\"arch\":\"qwen35\",\"hidden\":64,\"ff\":192,"
-                   "\"mtp\":true,\"seed\":19}' --out %s > /dev/null",
-                   build != NULL ? build : "build", path);
-    assert_int_equal(system(command), 0);
-}
-
 static void the_models_own_block_changes_no_token(void **state) {
     (void)state;
-    const char *base = getenv("TMPDIR");
     char folder[256], path[300];
     int32_t plain[16], ids[16];
     uint64_t n_guesses = 0;
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-block-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    assert_non_null(mkdtemp(folder));
+    assert_true(make_temporary(folder, sizeof folder));
     (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
-    make_model_with_block(path);
+    assert_true(generate_model(
+        "{\"arch\":\"qwen35\",\"hidden\":64,\"ff\":192,\"mtp\":true,\"seed\":19}", path));
     engine_params p = params_of(SPECULATE_OFF, 0);
     p.model_path = path;
     p.draft_path = NULL;

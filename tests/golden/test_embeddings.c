@@ -10,25 +10,11 @@
 
 #include "common/json.h"
 #include "tests/engine_run.h"
+#include "tests/files.h"
 #include <math.h>
 #include <stdio.h>
 
 enum { MAX_EMBD = 512, N_INPUTS = 7 };
-
-static char *read_whole(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    long length = ftell(f);
-    assert_true(length > 0);
-    rewind(f);
-    char *bytes = calloc(1, (size_t)length + 1);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, (size_t)length, f), length);
-    (void)fclose(f);
-    *n = (size_t)length;
-    return bytes;
-}
 
 /* --- the golden hidden states --- */
 
@@ -43,7 +29,7 @@ typedef struct golden {
 static void open_golden(golden *g, const engine *e) {
     const model_config *c = engine_model_config(e);
     size_t n = 0;
-    char *text = read_whole("tests/golden/data/demo.json", &n);
+    char *text = read_file("tests/golden/data/demo.json", &n);
     g->root = cJSON_Parse(text);
     free(text);
     cJSON *entry = cJSON_GetArrayItem(g->root, 0);
@@ -57,7 +43,7 @@ static void open_golden(golden *g, const engine *e) {
     g->n_tokens = (size_t)cJSON_GetArraySize(ids);
     g->all = cJSON_PrintUnformatted(ids);
     g->n_embd = c->n_embd;
-    g->states = (float *)(void *)read_whole("tests/golden/data/demo-rose.hidden.f32", &n);
+    g->states = (float *)(void *)read_file("tests/golden/data/demo-rose.hidden.f32", &n);
     assert_int_equal(n, (c->n_layers + 1) * g->n_tokens * g->n_embd * sizeof(float));
     g->rows = g->states + c->n_layers * g->n_tokens * g->n_embd;
 }

@@ -138,10 +138,7 @@ static void grouped_value_heads_compute_the_same(void **state) {
 
 static int set_up(void **state) {
     (void)state;
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-heads-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    if (mkdtemp(folder) == NULL) return -1;
+    if (!make_temporary(folder, sizeof folder)) return -1;
     (void)snprintf(tiled_path, sizeof tiled_path, "%s/tiled.gguf", folder);
     (void)snprintf(grouped_path, sizeof grouped_path, "%s/grouped.gguf", folder);
     return 0;

@@ -184,10 +184,7 @@ static void integer_path_is_close_enough_over_all_models(void **state) {
 }
 
 int main(void) {
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-models-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    if (mkdtemp(folder) == NULL) {
+    if (!make_temporary(folder, sizeof folder)) {
         perror(folder);
         return 1;
     }

@@ -24,6 +24,8 @@
 
 #include <cmocka.h>
 
+#include "tests/files.h"
+
 extern char **environ;
 
 static char folder[128];
@@ -32,10 +34,7 @@ static char errors_path[192];
 
 static int make_folder(void **state) {
     (void)state;
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-made-XXXXXX",
-                   base != NULL && strlen(base) < 64 ? base : "/tmp");
-    if (mkdtemp(folder) == NULL) return -1;
+    if (!make_temporary(folder, sizeof folder)) return -1;
     (void)snprintf(model_path, sizeof model_path, "%s/m.gguf", folder);
     (void)snprintf(errors_path, sizeof errors_path, "%s/errors", folder);
     return 0;
@@ -46,20 +45,6 @@ static int remove_folder(void **state) {
     (void)state;
     (void)unlink(errors_path);
     return rmdir(folder);
-}
-
-static char *read_file(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    struct stat info;
-    assert_int_equal(fstat(fileno(f), &info), 0);
-    *n = (size_t)info.st_size;
-    char *text = malloc(*n + 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, *n, f), *n);
-    text[*n] = 0;
-    (void)fclose(f);
-    return text;
 }
 
 /* Run make_model; the value is its exit code, its stderr is in errors_path. */
@@ -115,11 +100,7 @@ static void check_model(const char *name, const char *params, const char *thread
 
 static void every_model_has_the_recorded_bytes(void **state) {
     (void)state;
-    size_t n = 0;
-    char *text = read_file("tests/golden/data/models.json", &n);
-    cJSON *root = cJSON_ParseWithLength(text, n);
-    free(text);
-    assert_non_null(root);
+    cJSON *root = read_json("tests/golden/data/models.json");
     int n_models = 0;
     const cJSON *model;
     cJSON_ArrayForEach(model, cJSON_GetObjectItem(root, "models")) {

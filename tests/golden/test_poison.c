@@ -63,19 +63,6 @@ static engine_params small_params(void) {
     return params;
 }
 
-/* The least memory that the model opens with holds a handful of pages. */
-static void open_narrow(engine_run *run, engine_params *params) {
-    error err = {0};
-    const engine_sink sink = {run, run_tokens, run_done, run_error};
-    run->answers = calloc(RUN_MAX_REQUESTS, sizeof *run->answers);
-    assert_non_null(run->answers);
-    for (params->ram_mib = 16; params->ram_mib < 160; params->ram_mib++) {
-        if (engine_open(&run->e, params, &sink, &err) == STATUS_OK) return;
-        assert_null(run->e);
-    }
-    fail_msg("%s", err.text);
-}
-
 static bool all_ones(const unsigned char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (bytes[i] != 0xFF) return false;
@@ -143,7 +130,7 @@ static void what_is_free_is_never_read(void **state) {
         params.n_slots = 64; /* of 256 */
         params.chunk_tokens = 128;
         params.max_step_ms = 1; /* prompts beside others are cut by layers */
-        open_narrow(&busy, &params);
+        run_open_narrow(&busy, &params);
         assert_all_poisoned(busy.e);
         run_busy(&busy);
         for (int i = 0; i < N_VICTIMS; i++)

@@ -16,22 +16,7 @@
 
 #include <cmocka.h>
 
-static cJSON *read_golden(const char *path) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    long n = ftell(f);
-    assert_true(n > 0);
-    rewind(f);
-    char *text = malloc((size_t)n);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, (size_t)n, f), (size_t)n);
-    (void)fclose(f);
-    cJSON *root = cJSON_ParseWithLength(text, (size_t)n);
-    free(text);
-    assert_non_null(root);
-    return root;
-}
+#include "tests/files.h"
 
 static size_t from_hex(const char *hex, uint8_t *out, size_t cap) {
     size_t n = strlen(hex) / 2;
@@ -89,7 +74,7 @@ static int check_recorded_type(const cJSON *type, quant_type id) {
 
 static void every_recorded_block_is_bit_equal(void **state) {
     (void)state;
-    cJSON *root = read_golden("tests/golden/data/quant.json");
+    cJSON *root = read_json("tests/golden/data/quant.json");
     int n_blocks = 0;
     int n_types = 0;
     const cJSON *type;

@@ -10,8 +10,8 @@
 
 #include "common/json.h"
 #include "tests/engine_run.h"
+#include "tests/files.h"
 #include <stdio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MAX_BODIES = 24, N_CONVERSATIONS = 6, LINE = 1 << 16 };
@@ -267,21 +267,6 @@ static void assert_refused(const engine_params *params, const char *words) {
 
 /* --- the block of a model that has one --- */
 
-static bool make_model(const char *params, const char *path) {
-    const char *build = getenv("SILICEO_BUILD");
-    char program[512];
-    int result = -1;
-    (void)snprintf(program, sizeof program, "%s/make_model", build != NULL ? build : "build");
-    (void)fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        if (freopen("/dev/null", "w", stdout) == NULL) _exit(127);
-        (void)execl(program, program, "--params", params, "--out", path, (char *)NULL);
-        _exit(127);
-    }
-    return child > 0 && waitpid(child, &result, 0) == child && result == 0;
-}
-
 /* Chats, which share prompts, and texts; in pieces, since a step takes a chunk. */
 static void run_on(const char *path, speculate_wish wish, uint32_t depth, run_answer *out) {
     engine_run r = {0};
@@ -306,16 +291,13 @@ static void the_models_own_block_changes_no_token(void **state) {
     static const char *const params[] = {
         "{\"arch\":\"qwen35\",\"hidden\":64,\"ff\":192,\"mtp\":true,\"seed\":19}",
         "{\"arch\":\"qwen35moe\",\"hidden\":64,\"mtp\":true,\"seed\":18}"};
-    const char *base = getenv("TMPDIR");
     char folder[256], path[512];
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-guess-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    assert_non_null(mkdtemp(folder));
+    assert_true(make_temporary(folder, sizeof folder));
     (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
     run_answer *off = calloc(2 * (size_t)n_bodies, sizeof *off), *on = off + n_bodies;
     assert_non_null(off);
     for (size_t m = 0; m < sizeof params / sizeof params[0]; m++) {
-        assert_true(make_model(params[m], path));
+        assert_true(generate_model(params[m], path));
         run_on(path, SPECULATE_OFF, 0, off);
         for (uint32_t depth = 1; depth <= 4; depth += 3) {
             run_on(path, SPECULATE_MTP, depth, on);
@@ -328,7 +310,7 @@ static void the_models_own_block_changes_no_token(void **state) {
     engine_params other = run_params(); /* 512 tokens are not the demo model's vocabulary */
     other.speculate = SPECULATE_DRAFT;
     other.draft_path = path;
-    assert_true(make_model(params[0], path));
+    assert_true(generate_model(params[0], path));
     assert_refused(&other, "vocabulary has 512 tokens, the model's has 4096");
     (void)unlink(path);
     (void)rmdir(folder);

@@ -48,10 +48,7 @@ static void step_alone(void) {
 
 static int set_up(void **state) {
     (void)state;
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-verify-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    if (mkdtemp(folder) == NULL) return -1;
+    if (!make_temporary(folder, sizeof folder)) return -1;
     (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
     if (!generate_model(params, path)) return -1;
     uint32_t word = 7;

@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "tests/files.h"
 #include "tests/unit/gguf_image.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,10 +141,7 @@ char folder[128];
 
 int make_folder(void **state) {
     (void)state;
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-gguf-XXXXXX",
-                   base != NULL && strlen(base) < 64 ? base : "/tmp");
-    return mkdtemp(folder) == NULL ? -1 : 0;
+    return make_temporary(folder, sizeof folder) ? 0 : -1;
 }
 
 int remove_folder(void **state) {

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/files.h"
+
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,8 +114,8 @@ static double figure(const cJSON *root, const char *name) {
 /* Two users of two traces want eight experts of each layer; as many slots hold them all. */
 static void bench_of_users_counts_what_they_need_together(void **state) {
     (void)state;
-    char folder[] = "/tmp/siliceo-bench-XXXXXX", arguments[512];
-    assert_non_null(mkdtemp(folder));
+    char folder[200], arguments[512];
+    assert_true(make_temporary(folder, sizeof folder));
     write_trace(folder, 1, 0);
     write_trace(folder, 2, 20);
     static const struct {

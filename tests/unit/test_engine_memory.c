@@ -134,20 +134,6 @@ static void slots_are_counted_and_change_no_answer(void **state) {
     run_close(&run);
 }
 
-/* The smallest memory that the demo model with this context fits in gives a handful of
- * pages, so that four long texts cannot all be held. */
-static void open_narrow(engine_run *run, engine_params *params) {
-    error err = {0};
-    const engine_sink sink = {run, run_tokens, run_done, run_error};
-    run->answers = calloc(RUN_MAX_REQUESTS, sizeof *run->answers);
-    assert_non_null(run->answers);
-    for (params->ram_mib = 16; params->ram_mib < 128; params->ram_mib++) {
-        if (engine_open(&run->e, params, &sink, &err) == STATUS_OK) return;
-        assert_null(run->e);
-    }
-    fail_msg("%s", err.text);
-}
-
 static void texts_that_outgrow_the_memory_take_turns_and_stay_the_same(void **state) {
     (void)state;
     enum { N = 4 };
@@ -156,7 +142,7 @@ static void texts_that_outgrow_the_memory_take_turns_and_stay_the_same(void **st
     engine_run run = {0};
     char body[512];
     params.n_context = 640;
-    open_narrow(&run, &params);
+    run_open_narrow(&run, &params);
     engine_stats stats;
     engine_read_stats(run.e, &stats);
     assert_true(stats.kv_pages_total < 20);

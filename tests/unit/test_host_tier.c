@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/files.h"
+
 typedef struct fixture {
     gguf_file *file;
     model_config config;
@@ -197,16 +199,16 @@ static void a_demoted_record_goes_first_and_a_received_one_is_kept(void **state)
 }
 
 /* A copy of the demo model in a folder of its own. */
-static void copy_demo(char path[64]) {
-    char folder[] = "/tmp/host-tier-XXXXXX";
-    assert_non_null(mkdtemp(folder));
-    (void)snprintf(path, 64, "%s/m.gguf", folder);
-    char command[160];
+static void copy_demo(char path[256]) {
+    char folder[200];
+    assert_true(make_temporary(folder, sizeof folder));
+    (void)snprintf(path, 256, "%s/m.gguf", folder);
+    char command[512];
     (void)snprintf(command, sizeof command, "cp %s %s", demo, path);
     assert_int_equal(system(command), 0);
 }
 
-static void remove_copy(char path[64]) {
+static void remove_copy(char path[256]) {
     (void)unlink(path);
     *strrchr(path, '/') = '\0';
     (void)rmdir(path);
@@ -222,7 +224,7 @@ static void write_at(const char *path, uint64_t offset, const void *bytes, size_
 
 static void a_scale_that_is_no_number_is_named(void **state) {
     (void)state;
-    char path[64];
+    char path[256];
     fixture f;
     copy_demo(path);
     open_tier(&f, path, 8);
@@ -244,7 +246,7 @@ static void a_scale_that_is_no_number_is_named(void **state) {
 
 static void a_file_that_shrinks_is_named_with_its_length(void **state) {
     (void)state;
-    char path[64];
+    char path[256];
     fixture f;
     copy_demo(path);
     open_tier(&f, path, 8);

@@ -10,10 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "tests/files.h"
 
 static char folder[256];
 static char path[512];
@@ -322,35 +323,14 @@ static void mtp_blocks_are_told_from_their_tensors(void **state) {
 
 /* Weights: a generated model with names changed in place. */
 
-static void make_model(const char *params) {
-    const char *build = getenv("SILICEO_BUILD");
-    char program[512];
-    (void)snprintf(program, sizeof program, "%s/make_model", build != NULL ? build : "build");
-    (void)fflush(NULL);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        if (freopen("/dev/null", "w", stdout) == NULL) _exit(127);
-        (void)execl(program, program, "--params", params, "--out", path, (char *)NULL);
-        _exit(127);
-    }
-    int result = 0;
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFEXITED(result) && WEXITSTATUS(result) == 0);
-}
-
 /* Replace the only place where `from` stands in the file by as many bytes of `to`. */
 static void patch(const char *from, const char *to, size_t n) {
+    size_t size = 0;
+    char *bytes = read_file(path, &size);
+    const char *at = memmem(bytes, size, from, n);
+    assert_non_null(at);
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    size_t size = (size_t)ftell(f);
-    char *bytes = malloc(size);
-    assert_non_null(bytes);
-    rewind(f);
-    assert_int_equal(fread(bytes, 1, size, f), size);
-    char *at = memmem(bytes, size, from, n);
-    assert_non_null(at);
     assert_int_equal(fseek(f, at - bytes, SEEK_SET), 0);
     put(f, to, n);
     free(bytes);
@@ -403,7 +383,7 @@ static void every_tensor_is_required(void **state) {
     static const char *const dense[] = {"blk.0.ffn_gate.weight", "blk.0.ffn_up.weight",
                                         "blk.1.ffn_down.weight"};
     error err = {0};
-    make_model(moe_params);
+    assert_true(generate_model(moe_params, path));
     if (map_weights(&err) != STATUS_OK) fail_msg("%s", err.text);
     for (size_t i = 0; i < sizeof moe / sizeof moe[0] + 3; i++) {
         bool is_moe = i < sizeof moe / sizeof moe[0];
@@ -411,7 +391,7 @@ static void every_tensor_is_required(void **state) {
         char other[96];
         (void)snprintf(other, sizeof other, "%s", name);
         other[strlen(other) - 1] = '_';
-        make_model(is_moe ? moe_params : dense_params);
+        assert_true(generate_model(is_moe ? moe_params : dense_params, path));
         patch(name, other, strlen(name));
         if (map_weights(&err) != STATUS_BAD_INPUT || strstr(err.text, name) == NULL) {
             fail_msg("without %s: '%s'", name, err.text);
@@ -422,11 +402,11 @@ static void every_tensor_is_required(void **state) {
 static void a_tensor_of_another_shape_is_refused(void **state) {
     (void)state;
     error err = {0};
-    make_model(moe_params);
+    assert_true(generate_model(moe_params, path));
     /* the two names are equally long and the tensors are not */
     patch("blk.1.ffn_gate_exps.weight", "blk.1.ffn_gate_shexp.weigh", 26);
     assert_int_equal(map_weights(&err), STATUS_BAD_INPUT);
-    make_model(moe_params);
+    assert_true(generate_model(moe_params, path));
     patch("blk.1.attn_k.weight", "blk.1.attn_x.weight", 19);
     patch("blk.1.attn_q.weight", "blk.1.attn_k.weight", 19);
     patch("blk.1.attn_x.weight", "blk.1.attn_q.weight", 19);
@@ -438,10 +418,7 @@ static void a_tensor_of_another_shape_is_refused(void **state) {
 
 static int set_up(void **state) {
     (void)state;
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-config-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    if (mkdtemp(folder) == NULL) return -1;
+    if (!make_temporary(folder, sizeof folder)) return -1;
     (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
     return 0;
 }

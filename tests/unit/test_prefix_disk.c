@@ -1,6 +1,7 @@
 /* test_prefix_disk.c - what a cache of prompts wrote to files comes back, or nothing does. */
 #include "tests/unit/prefix_rig.h"
 
+#include "tests/files.h"
 #include "worker/memory/prefix_file.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,14 +14,12 @@
 
 enum { FILE_BYTES = PREFIX_FILE_HEADER + 8 };
 
-static char folder[64];
+static char folder[200];
 
 static int make_folder(void **state) {
     (void)state;
     rig_n_spare = 0;
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%.40s/prefix-XXXXXX", base != NULL ? base : "/tmp");
-    assert_non_null(mkdtemp(folder));
+    assert_true(make_temporary(folder, sizeof folder));
     return 0;
 }
 

@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "tests/files.h"
+
 /* --- small files --------------------------------------------------------- */
 
 typedef struct pair {
@@ -134,10 +136,8 @@ static status open_recipe(const recipe *r, bool nfc, tokenizer **out, error *err
     while (image.length % 32 != 0)
         json_text_add(&image, "\0", 1);
 
-    const char *base = getenv("TMPDIR");
     char folder[512], path[600];
-    (void)snprintf(folder, sizeof folder, "%s/tokenizer.XXXXXX", base != NULL ? base : "/tmp");
-    assert_non_null(mkdtemp(folder));
+    assert_true(make_temporary(folder, sizeof folder));
     (void)snprintf(path, sizeof path, "%s/m.gguf", folder);
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
