@@ -3,7 +3,7 @@
 //     node tests/documents.mjs
 //
 // A path is a word in backticks with a slash or with an ending that files of ours have, also inside a command; in the
-// first column of a table the names of modules count, too.  X, NAME, * and {a,b} stand for any.  One line a mistake,
+// first column of a table of files the names of modules count, too.  X, NAME, * and {a,b} stand for any.  One line a mistake,
 // and 'N passed, M failed' last.
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
@@ -59,11 +59,10 @@ for (const path of documents) {
     const folder = dirname(path), text = readFileSync(path, 'utf8');
     for (const [, span] of text.replace(/```[^]*?```/g, '').matchAll(/`([^`\n]+)`/g))
         for (const word of pathsIn(span)) expect(found(word, folder), `${path} names ${word}, which is not there`);
-    if (!/^(common|coordinator|kernels|worker)/.test(path)) continue;
-    for (const [, cell] of text.matchAll(/^\| *((?:`[^`|]+`[, ]*)+)\|/gm))
-        for (const [, name] of cell.matchAll(/`([a-z]\w*(?:_\*)?)`/g))
-            expect(isThere(join(folder, name)) || isThere(join(folder, `${name}.h`)) || isThere(join(folder, `${name}.c`)) || isThere(join(folder, `${name}*`)),
-                `${path} names the module ${name}, which is not in ${folder}`);
+    for (const [, rows] of text.matchAll(/^\| (?:files?|read) \|.*\n\|[-:| ]+\n((?:\|.*\n)+)/gm))
+        for (const [, cell] of rows.matchAll(/^\|([^|]*)\|/gm))
+            for (const [, name] of cell.matchAll(/`([a-z]\w*(?:_\*)?)`/g))
+                expect(['', '.h', '.c', '*'].some((ending) => isThere(join(folder, name + ending))), `${path} names the module ${name}, which is not in ${folder}`);
 }
 
 // ---------------------------------------------------------------- figures
