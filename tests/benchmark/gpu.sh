@@ -6,7 +6,7 @@
 # gpu_record.mjs turns into tests/benchmark/results.  The model is the preset 35b-a3b, made at
 # $MODEL (21 GB; /dev/shm).  Runs in the repository's root.
 # WHAT, in the order given; without it correct, sanitize, speed and ram:
-#   correct   golden tests, logits and greedy ids beside the CPU's
+#   correct   golden tests and what prompts have in common, logits and greedy ids beside the CPU's
 #   equal     greedy ids of the 35B with $EQUAL_SLOTS, without graphs, and above a disk
 #   sanitize  compute-sanitizer over short runs of the demo model, where it is installed
 #   speed     the 35B resident and in the slots of two cards, and its CPU lane
@@ -41,8 +41,8 @@ cpu=$(awk -F': ' '/model name/ { print $2; exit }' /proc/cpuinfo)
 say "{\"machine\": \"$card; $cpu, $(nproc) cores\", \"commit\": \"${COMMIT:-unknown}\"}"
 failed=0
 
-test_case() { # a golden test on the GPU
-    SILICEO_TEST_BACKEND=cuda timeout 120 "$programs/tests/golden/$1" > "$work/test.log" 2>&1
+test_case() { # a test on the GPU
+    SILICEO_TEST_BACKEND=cuda timeout 120 "$programs"/tests/*/"$1" > "$work/test.log" 2>&1
     local rc=$?
     [ $rc = 0 ] || { failed=1; grep -E 'ERROR|FAILED' "$work/test.log"; }
     say "{\"test\": \"$1\", \"passed\": $(grep -c '\[       OK' "$work/test.log"), \"rc\": $rc}"
@@ -171,8 +171,8 @@ run_prefix() {
     fi
 }
 run_correct() {
-    for t in test_cuda_backend test_verify_rows test_models_golden test_demo_golden test_quant test_head_order test_company test_chunks test_kv_types test_cuda_draft test_cuda_mtp; do
-        [ -x "$programs/tests/golden/$t" ] && test_case "$t"
+    for t in test_cuda_backend test_verify_rows test_models_golden test_demo_golden test_quant test_head_order test_company test_chunks test_kv_types test_cuda_draft test_cuda_mtp test_prefix_engine; do
+        [ -x "$(echo "$programs"/tests/*/"$t")" ] && test_case "$t"
     done
     f32="--activations f32 --kv f32"
     compare f32-steps 75 max_diff 1e-4 "--backend cpu $f32" "--backend $backend $f32 --chunk 1"

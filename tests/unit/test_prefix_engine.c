@@ -33,9 +33,11 @@ static struct {
     run_answer answer;
 } answers[N_ANSWERS]; /* of the plain engine */
 
+/* On a machine with a GPU, SILICEO_TEST_BACKEND=cuda runs all of it there. */
 static engine_params params_of_model(void) {
     engine_params params = run_params();
     params.model_path = MODEL;
+    if (getenv("SILICEO_TEST_BACKEND") != NULL) params.backend = BACKEND_CUDA;
     return params;
 }
 
