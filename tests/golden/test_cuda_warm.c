@@ -12,19 +12,25 @@
 
 #include "tests/engine_run.h"
 #include "tests/golden/cuda_double.h"
+#include <spawn.h>
 #include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { SLOTS = 64, N_IDS = 4 };
+enum { SLOTS = 14, N_IDS = 4 };
 
-static const char body[] =
-    "{\"prompt\":[5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24],\"max_tokens\":4,"
-    "\"temperature\":0,\"ignore_eos\":true}";
+static const char small_params[] =
+    "{\"layers\":3,\"interval\":3,\"experts\":16,\"topk\":4,\"k_heads\":1,\"v_heads\":2,"
+    "\"vocab\":384,\"type\":\"Q4_K_M\",\"seed\":78}";
 
-static char folder[64], file[128];
+static const char body[] = "{\"prompt\":[5,6,7,8,9,10],\"max_tokens\":4,"
+                           "\"temperature\":0,\"ignore_eos\":true}";
+
+static char folder[64], path[80], list[160];
 
 static engine_params slot_params(void) {
     engine_params p = run_params();
+    p.model_path = path;
     p.backend = BACKEND_CUDA;
     p.vram_mib = 900;
     p.n_slots = SLOTS;
@@ -57,7 +63,7 @@ static answer ask(const engine_params *p) {
     assert_int_equal(a->choices[0].n_ids, N_IDS);
     memcpy(out.ids, a->choices[0].ids, sizeof out.ids);
     out.after = stats_of(&r);
-    (void)snprintf(file, sizeof file, "%s/%s.experts", folder, engine_file_hash(r.e));
+    (void)snprintf(list, sizeof list, "%s/%s.experts", folder, engine_file_hash(r.e));
     run_close(&r);
     return out;
 }
@@ -66,13 +72,36 @@ static uint64_t hits_of(const answer *a) {
     return a->after.expert_hits - a->before.expert_hits;
 }
 
+static bool make_small_model(void) {
+    const char *build = getenv("SILICEO_BUILD");
+    char program[512], name[] = "make_model", params[] = "--params", out[] = "--out";
+    char text[sizeof small_params];
+    pid_t child = 0;
+    int result = -1;
+    (void)snprintf(program, sizeof program, "%s/make_model", build != NULL ? build : "build");
+    memcpy(text, small_params, sizeof text);
+    char *words[] = {name, params, text, out, path, NULL};
+    return posix_spawn(&child, program, NULL, NULL, words, environ) == 0 &&
+           waitpid(child, &result, 0) == child && result == 0;
+}
+
 static answer plain;
 
-static int ask_plainly(void **state) {
+static int begin(void **state) {
+    const char *tmp = getenv("TMPDIR");
+    (void)snprintf(folder, sizeof folder, "%.32s/experts-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    if (mkdtemp(folder) == NULL) return -1;
+    (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
+    if (!make_small_model() || choose_driver(state) != 0) return -1;
     const engine_params p = slot_params();
-    if (choose_driver(state) != 0) return -1;
     plain = ask(&p);
     return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    (void)unlink(path);
+    return rmdir(folder); /* nothing else was left in it */
 }
 
 static void a_warm_up_leaves_no_trace(void **state) {
@@ -94,9 +123,6 @@ static void a_warm_up_leaves_no_trace(void **state) {
 
 static void slots_filled_by_a_list_change_no_token(void **state) {
     (void)state;
-    const char *tmp = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%.32s/experts-XXXXXX", tmp != NULL ? tmp : "/tmp");
-    assert_non_null(mkdtemp(folder));
     engine_params p = slot_params();
     p.experts_dir = folder;
     const answer first = ask(&p), again = ask(&p);
@@ -107,21 +133,63 @@ static void slots_filled_by_a_list_change_no_token(void **state) {
     print_message("hits: %d, filled by a list %d of %d\n", (int)hits_of(&first),
                   (int)hits_of(&again), (int)again.after.expert_lookups);
     assert_true(hits_of(&again) > hits_of(&first));
-    p.ram_mib = 600; /* RAM above the disk: only what is listed is read */
-    p.lane = CPU_LANE_OFF;
-    const answer tiers = ask(&p);
-    assert_int_equal(tiers.before.slots_filled, SLOTS);
-    assert_int_equal(tiers.before.slots_by_use, SLOTS);
-    assert_memory_equal(tiers.ids, plain.ids, sizeof plain.ids);
-    assert_true(hits_of(&tiers) > hits_of(&first));
-    assert_int_equal(unlink(file), 0);
-    assert_int_equal(rmdir(folder), 0);
+    assert_int_equal(unlink(list), 0);
+}
+
+static void run_prompt(const model_params *p, model_stats *opened, float *logits) {
+    enum { N = 6 };
+    const int32_t ids[N] = {5, 6, 7, 8, 9, 10};
+    const uint32_t page = 0;
+    const model_segment s = {.tokens = ids, .n_tokens = N, .n_outputs = 1, .pages = &page};
+    gguf_file *f = NULL;
+    model *m = NULL;
+    error err = {0};
+    assert_int_equal(gguf_open(&f, path, &err), STATUS_OK);
+    if (model_open(&m, f, p, &err) != STATUS_OK) fail_msg("%s", err.text);
+    model_read_stats(m, opened);
+    model_state_clear(m, 0);
+    if (model_step(m, &s, 1, logits, &err) != STATUS_OK) fail_msg("%s", err.text);
+    model_close(m);
+    gguf_close(f);
+}
+
+/* With few records in RAM slots are filled from the disk, and only with what is listed. */
+static void above_a_disk_what_is_listed_is_read(void **state) {
+    (void)state;
+    enum { LAYERS = 3, EXPERTS = 16, RECORDS = EXPERTS + 16, VOCAB = 384 };
+    uint32_t uses[LAYERS * EXPERTS] = {0};
+    float expected[VOCAB], got[VOCAB];
+    model_params p = {.backend = BACKEND_CUDA,
+                      .n_threads = 1,
+                      .kv = KV_F16,
+                      .n_pages = 2,
+                      .n_states = 1,
+                      .max_rows = 64,
+                      .max_outputs = 1,
+                      .inserts_per_layer = 4};
+    model_stats all = {0}, few = {0}, listed = {0};
+    run_prompt(&p, &all, expected);
+    assert_int_equal(all.slots_filled, 0);
+    p.n_slots = SLOTS;
+    p.host_records = RECORDS;
+    run_prompt(&p, &few, got);
+    assert_int_equal(few.slots_filled + few.disk_misses, 0);
+    assert_memory_equal(got, expected, sizeof got);
+    uses[0 * EXPERTS + 15] = uses[1 * EXPERTS + 2] = uses[2 * EXPERTS + 3] = 7;
+    uses[2 * EXPERTS + 4] = 1;
+    p.expert_uses = uses;
+    run_prompt(&p, &listed, got);
+    assert_int_equal(listed.slots_filled, 4);
+    assert_int_equal(listed.slots_by_use, 4);
+    assert_int_equal(listed.disk_misses, 4);
+    assert_memory_equal(got, expected, sizeof got);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_warm_up_leaves_no_trace),
         cmocka_unit_test(slots_filled_by_a_list_change_no_token),
+        cmocka_unit_test(above_a_disk_what_is_listed_is_read),
     };
-    return cmocka_run_group_tests(tests, ask_plainly, NULL);
+    return cmocka_run_group_tests(tests, begin, end);
 }
