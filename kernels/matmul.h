@@ -5,9 +5,9 @@
  * Formats ACT_F32 multiplies dequantized weights by float32 activations (every type);
  *         ACT_Q8_256 (types with blocks of 256) and ACT_Q8_32 (blocks of 32) are the
  *         integer path.  F32, F16 and BF16 weights always take ACT_F32.
- *         ACT_Q8_16 and ACT_Q8_16_PAIRS (every quantized type, columns a multiple of 32) are
- *         the activations of the CUDA kernels (kernels/cuda/act.h) to the last bit: every 16
- *         values have a scale of their own, or every two groups of 16 share one.
+ *         ACT_Q8_16_PAIRS, ACT_STEP_32 and ACT_STEP_16 (every quantized type, columns a multiple
+ *         of 32) are the activations of the CUDA kernels (kernels/cuda/act.h) to the last bit:
+ *         32 values share a scale, or 16 in ACT_STEP_16, as experts_up leaves them.
  * Order   Fixed by the contract, so that bits depend neither on the number of
  *         tokens nor on the tier nor on the chunking:
  *         Q8_256: the sum of scale * (weight . q) over a block of 256 is an exact
@@ -19,8 +19,14 @@
  *           scale, then where the type has minima acc = fmaf(s * sum_of_q, -(dmin * min), acc),
  *           s * sum_of_q of 32 the float sum of the two halves'.  matmul_q8 of kernels/cuda has
  *           the same order, and so the same bits, for Q4_K, Q5_K, Q6_K and Q8_0.
- *         Q8_16: the same for groups of 16, with four partial sums, sum j of groups j, j + 4,
- *           ...; at last (0 + 2) + (1 + 3).
+ *         STEP_32, STEP_16: as experts_up and experts_down of kernels/cuda sum, to the bit.  32
+ *           partial sums, the lanes of a warp.  Q4_K, Q5_K and Q6_K: wide unit w, 64 columns in
+ *           the order of kernels/cuda/wide.cuh, goes to sum w % 32; of each of its four pieces of 16
+ *           columns acc = fmaf((d_w * scale) * s, (float)isum, acc), then where the type has minima
+ *           acc = fmaf(-(dmin * min), s * sum_of_q, acc); Q6_K's values stand 32 too high, and
+ *           that is its minimum, 32 * (d_w * scale).  All other types: unit u, 32 columns, goes to
+ *           sum u % 32, first both halves' products, then both halves' minima.  At last a tree: i
+ *           with i + 16, + 8, + 4, + 2, + 1.
  *         F32: 16 partial sums, lane i takes columns i, i + 16, ... by fmaf, then a
  *           fixed tree (i with i + 8, + 4, + 2, + 1).
  * Oracle  kernels/cpu/matmul.c (plain C); fast tiers matmul_avx2.c, matmul_avx512.c.
@@ -37,8 +43,9 @@ typedef enum act_format {
     ACT_F32 = 0,
     ACT_Q8_256 = 1,
     ACT_Q8_32 = 2,
-    ACT_Q8_16 = 3,
-    ACT_Q8_16_PAIRS = 4,
+    ACT_Q8_16_PAIRS = 3,
+    ACT_STEP_32 = 4,
+    ACT_STEP_16 = 5,
     ACT_FORMATS /* how many */
 } act_format;
 

@@ -7,11 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const size_t form_multiple[CPU_FORMS] = {[ACT_F32] = 1,
-                                                [ACT_Q8_256] = 256,
-                                                [ACT_Q8_32] = 32,
-                                                [ACT_Q8_16] = 32,
-                                                [ACT_Q8_16_PAIRS] = 32};
+static const size_t form_multiple[CPU_FORMS] = {
+    [ACT_F32] = 1,          [ACT_Q8_256] = 256, [ACT_Q8_32] = 32,
+    [ACT_Q8_16_PAIRS] = 32, [ACT_STEP_32] = 32, [ACT_STEP_16] = 32};
 
 static size_t round_up(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;

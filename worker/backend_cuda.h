@@ -293,9 +293,10 @@ void cuda_lane_end_step(backend_cuda *b);
 bool cuda_lane_pays(const backend_cuda *b);
 /* The threads are awake when the GPU comes to the host's look of decoding rows. */
 void cuda_lane_wake(backend_cuda *b);
-/* Do sums of the model's experts come out alike on both sides, in prompts? */
+/* Do sums of the model's experts come out alike on both sides in prompts?  Without that the lane
+ * is left out but for CPU_LANE_ALL. */
 bool cuda_lane_is_exact(const backend_cuda *b);
-/* Does the lane take part in decoding steps? */
+/* Does the lane take part in decoding steps?  Their sums are alike, or CPU_LANE_ALL. */
 bool cuda_lane_in_steps(const backend_cuda *b);
 /* Whether the lane can take all that a decoding step's layer misses. */
 bool cuda_lane_takes_any(const backend_cuda *b);

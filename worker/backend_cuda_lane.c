@@ -2,11 +2,11 @@
  *
  * The lane reads matrices from the records in RAM.  Of Q6_K, which those have split, it reads
  * the file, or, where there is no room for the file's pages beside the records, brings it back
- * into the file's form.  It has the CPU backend's kernels and quantizes rows as the GPU does, to
- * the last bit.  A prompt's rows are summed in the GPU's order too, where matmul_q8 has the type
- * (kernels/matmul.h); else a bit may depend on who computed an expert; off, none does.  Of a
- * layer's missing experts the CPU takes those that the fewest rows use, as many as it finishes in
- * the time that the bus needs for the others (lane_rates.h).
+ * into the file's form.  It has the CPU backend's kernels, quantizes rows as the GPU does and sums
+ * them in its order, that of matmul_q8 or of experts_up and experts_down (kernels/matmul.h): no bit
+ * tells who computed an expert.  Where a model's types would differ, the lane is left out, but for
+ * CPU_LANE_ALL.  Of a layer's missing experts the CPU takes those that the fewest rows use, as many
+ * as it finishes in the time that the bus needs for the others (lane_rates.h).
  *
  * Nothing waits for the lane but the last kernel of the experts.  A prompt's records are all on
  * their way, and its waves enqueued, when the lane begins; the rows come to it on a stream of
@@ -16,6 +16,8 @@
 #include "worker/backend_cuda_experts.h"
 
 #include "common/clock.h"
+#include "common/log.h"
+#include "kernels/cuda/experts.h"
 #include "worker/backend_cpu.h"
 #include "worker/lane_rates.h"
 #include <stdlib.h>
@@ -34,6 +36,7 @@ struct cuda_lane {
     int32_t *pair_row; /* [pairs] of the lane's experts, one expert after another */
     int32_t *pair_out;
     uint32_t *first; /* [n_experts]: of active[i]'s pairs */
+    bool in_steps;   /* decoding steps take part */
     bool reads_records;
     expert_place *places; /* [n_experts]: of active[i]'s matrices */
     unsigned char *back;  /* [MOST_RECORDS][back_bytes]: what a record has split */
@@ -50,6 +53,49 @@ struct cuda_lane {
     uint64_t n_computed;    /* experts, since it was opened */
     uint64_t lookups, hits; /* of the cache before the running step */
 };
+
+/* Of prompts: what matmul_q8 has. */
+static bool sums_alike(const weight_experts *w) {
+    quant_type t = w->first.type;
+    return t == QUANT_Q4_K || t == QUANT_Q5_K || t == QUANT_Q6_K || t == QUANT_Q8_0;
+}
+
+bool cuda_lane_is_exact(const backend_cuda *b) {
+    bool exact = b->params.activations == ACTIVATIONS_INT8;
+    for (uint32_t i = 0; i < b->config->n_layers; i++) {
+        const layer_weights *l = &b->weights->layers[i];
+        exact = exact && sums_alike(&l->exp_gate) && sums_alike(&l->exp_up) &&
+                sums_alike(&l->exp_down);
+    }
+    return exact;
+}
+
+static bool is_wide(const weight_matrix *w) {
+    return experts_wide(cuda_matrix_of(w).type);
+}
+
+/* Of decoding steps: gate and up of unlike types, one of them wide, and a wide down beside a shared
+ * expert's that is not, are summed by units on the GPU (experts_up_any, experts_down_any). */
+static bool steps_are_exact(const backend_cuda *b) {
+    bool exact = cuda_lane_is_exact(b);
+    for (uint32_t i = 0; i < b->config->n_layers; i++) {
+        const layer_weights *l = &b->weights->layers[i];
+        const weight_matrix *gate = &l->exp_gate.first, *up = &l->exp_up.first;
+        bool up_alike = gate->type == up->type || (!is_wide(gate) && !is_wide(up));
+        bool down_alike =
+            !is_wide(&l->exp_down.first) || b->config->n_ff_shared == 0 || is_wide(&l->down);
+        exact = exact && up_alike && down_alike;
+    }
+    return exact;
+}
+
+static bool takes_steps(const backend_cuda *b) {
+    if (b->params.lane == CPU_LANE_ALL) return true;
+    if (b->params.lane != CPU_LANE_ON) return false;
+    if (steps_are_exact(b)) return true;
+    log_info("cpu-lane", "steps=no reason=\"sums of this model's types differ\"");
+    return false;
+}
 
 static bool is_split(const weight_experts *w) {
     return w->first.type == QUANT_Q6_K;
@@ -86,9 +132,9 @@ static status init_inputs(cuda_lane *lane, size_t rows, error *err) {
     const model_config *c = lane->cpu.config;
     const bool exact = lane->cpu.params.activations == ACTIVATIONS_F32;
     const unsigned pairs = exact ? 0 : 1u << ACT_Q8_16_PAIRS;
-    const unsigned mid = exact ? 0 : pairs | 1u << ACT_Q8_16;
-    lane->hidden.quantized = ACT_Q8_16_PAIRS;
-    status rc = cpu_input_init(&lane->hidden, rows, c->n_embd, pairs, err);
+    const unsigned hidden = exact ? 0 : pairs | 1u << ACT_STEP_32;
+    const unsigned mid = exact ? 0 : pairs | 1u << ACT_STEP_16;
+    status rc = cpu_input_init(&lane->hidden, rows, c->n_embd, hidden, err);
     if (rc != STATUS_OK) return rc;
     return cpu_input_init(&lane->mid, lane->max_pairs, c->n_ff_expert, 1u << ACT_F32 | mid,
                           err);
@@ -104,6 +150,7 @@ status cuda_lane_open(cuda_lane **out, backend_cuda *b, error *err) {
     lane->cpu.config = c;
     lane->cpu.params = b->params;
     lane->cpu.n_threads = pool_n_threads(b->threads);
+    lane->in_steps = takes_steps(b);
     lane_rates_init(&lane->rates, lane->cpu.n_threads, b->experts.ship_ns,
                     (double)(c->n_embd * sizeof(float)) / (double)b->layout.slot_bytes);
     lane->max_pairs = rows * c->n_experts_used;
@@ -150,23 +197,8 @@ void cuda_lane_close(cuda_lane *lane, const cuda_driver *driver) {
 
 /* Which way decoding steps go. */
 
-static bool sums_alike(const weight_experts *w) {
-    quant_type t = w->first.type;
-    return t == QUANT_Q4_K || t == QUANT_Q5_K || t == QUANT_Q6_K || t == QUANT_Q8_0;
-}
-
-bool cuda_lane_is_exact(const backend_cuda *b) {
-    bool exact = b->params.activations == ACTIVATIONS_INT8;
-    for (uint32_t i = 0; i < b->config->n_layers; i++) {
-        const layer_weights *l = &b->weights->layers[i];
-        exact = exact && sums_alike(&l->exp_gate) && sums_alike(&l->exp_up) &&
-                sums_alike(&l->exp_down);
-    }
-    return exact;
-}
-
 bool cuda_lane_in_steps(const backend_cuda *b) {
-    return b->experts.lane != NULL && b->params.lane != CPU_LANE_PROMPTS;
+    return b->experts.lane != NULL && b->experts.lane->in_steps;
 }
 
 static bool decodes_alone(const backend_cuda *b) {
@@ -478,6 +510,13 @@ static void run_second_half(cuda_lane *lane, const backend_cuda *b, const layer_
     cpu_run_jobs(&lane->cpu, lane->cpu.jobs, n);
 }
 
+/* The order of experts_up and experts_down, or that of matmul_q8. */
+static void choose_forms(cuda_lane *lane) {
+    const bool steps = lane->kind == LANE_STEPS;
+    lane->hidden.quantized = steps ? ACT_STEP_32 : ACT_Q8_16_PAIRS;
+    lane->mid.quantized = steps ? ACT_STEP_16 : ACT_Q8_16_PAIRS;
+}
+
 void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows) {
     const cuda_experts *x = &b->experts;
     cuda_lane *lane = x->lane;
@@ -491,10 +530,9 @@ void cuda_lane_run(backend_cuda *b, const layer_weights *l, size_t n_rows) {
         return;
     }
     uint64_t begun = clock_monotonic_ns();
+    choose_forms(lane);
     const quantize_task t = {lane, form_of(lane, &lane->hidden, &l->exp_gate) |
                                        form_of(lane, &lane->hidden, &l->exp_up)};
-    /* experts_up gives a decoding row's values scales of 16, matmul_q8 a prompt's of 32. */
-    lane->mid.quantized = lane->kind == LANE_STEPS ? ACT_Q8_16 : ACT_Q8_16_PAIRS;
     bring_back(lane, l);
     cpu_input_begin(&lane->hidden, b->config->n_embd);
     cpu_run_range(&lane->cpu, n_rows, 1, b->config->n_embd * 0.2, quantize_range, &t);

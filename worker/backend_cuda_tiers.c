@@ -67,7 +67,7 @@ static status measure_journey(backend_cuda *b, error *err) {
 static status init_lane(backend_cuda *b, error *err) {
     cuda_experts *x = &b->experts;
     if (b->params.lane == CPU_LANE_OFF) return STATUS_OK;
-    if (b->params.lane == CPU_LANE_PROMPTS && !cuda_lane_is_exact(b)) {
+    if (b->params.lane != CPU_LANE_ALL && !cuda_lane_is_exact(b)) {
         log_info("cpu-lane", "prompts=no reason=\"sums of this model's types differ\"");
         return STATUS_OK;
     }

@@ -27,7 +27,8 @@ size_t act_row_bytes(act_format format, size_t n_cols) {
     size_t bytes = n_cols * sizeof(float);
     if (format == ACT_Q8_256) bytes = n_cols / 256 * sizeof(act_block);
     if (format == ACT_Q8_32) bytes = act32_q_bytes(n_cols) + n_cols / 32 * 8;
-    if (format == ACT_Q8_16) bytes = act32_q_bytes(n_cols) + n_cols / 16 * 12;
+    if (format == ACT_STEP_32 || format == ACT_STEP_16)
+        bytes = act32_q_bytes(n_cols) + n_cols / 16 * 12;
     if (format == ACT_Q8_16_PAIRS) bytes = act32_q_bytes(n_cols) + n_cols / 32 * 28;
     return (bytes + 63) / 64 * 64;
 }
@@ -91,7 +92,9 @@ static void quantize_two_16(const float *x, bool pair, int8_t *q, float *scales,
     }
 }
 
-static void quantize_16(cpu_tier tier, bool pair, const float *x, size_t n_cols, void *out) {
+static void quantize_16(cpu_tier tier, act_format format, const float *x, size_t n_cols,
+                        void *out) {
+    const bool pair = format != ACT_STEP_16;
     int8_t *q = out;
     float *scales = act32_scales_of(out, n_cols), *scaled = scales + n_cols / 16;
     int32_t *sums = (void *)(scaled + n_cols / 16);
@@ -103,7 +106,7 @@ static void quantize_16(cpu_tier tier, bool pair, const float *x, size_t n_cols,
             act_quantize_16_avx2(x + 16 * i, pair, q + 16 * i, scales + i, sums + i);
         scaled[i] = scales[i] * (float)sums[i];
         scaled[i + 1] = scales[i + 1] * (float)sums[i + 1];
-        if (pair) scaled_pairs[i / 2] = scaled[i] + scaled[i + 1];
+        if (format == ACT_Q8_16_PAIRS) scaled_pairs[i / 2] = scaled[i] + scaled[i + 1];
     }
 }
 
@@ -134,11 +137,12 @@ void act_quantize_row(cpu_tier tier, act_format format, const float *x, size_t n
         clear_padding(format, n_cols, out);
         by_32[tier](x, n_cols, out);
         break;
-    case ACT_Q8_16:
     case ACT_Q8_16_PAIRS:
+    case ACT_STEP_32:
+    case ACT_STEP_16:
         CHECK(n_cols % 32 == 0);
         clear_padding(format, n_cols, out);
-        quantize_16(tier, format == ACT_Q8_16_PAIRS, x, n_cols, out);
+        quantize_16(tier, format, x, n_cols, out);
         break;
     case ACT_FORMATS:
         break;

@@ -1,9 +1,9 @@
 /* act_layout.h - how quantized activation rows lie in memory; internal to the matrix kernels.
  *
  * Q8_256: one act_block a 256 columns.  Q8_32: all q of the row (padded to 64 bytes), then a
- * float scale and an int32 sum of q for each 32 columns.  Q8_16 and Q8_16_PAIRS: all q
- * (padded likewise), then arrays of a value for each 16 columns: float scale, float scale *
- * sum of q, int32 sum of q; pairs have the float sum of two scale * sum for each 32 columns besides.
+ * float scale and an int32 sum of q for each 32 columns.  STEP_16 and STEP_32: all q (padded
+ * likewise), then arrays of a value for each 16 columns: float scale, float scale * sum of q, int32
+ * sum of q.  Q8_16_PAIRS: the same, and the float sum of two scale * sum for each 32 columns.
  * All are symmetric: scale = amax / 127, q = x * (127 / amax) to the nearest, ties to
  * even, so q lies in -127..127.  amax below 2^-100 gives scale 0; a NaN or an infinity
  * among the values gives a NaN scale and q 0, so that it shows in the result.
@@ -48,7 +48,7 @@ static inline float *act32_scales_of(void *row, size_t n_cols) {
     return (void *)((uint8_t *)row + act32_q_bytes(n_cols));
 }
 
-/* Rows of Q8_16 and Q8_16_PAIRS; q lies as in Q8_32. */
+/* Rows of STEP_16, STEP_32 and Q8_16_PAIRS; q lies as in Q8_32. */
 static inline const float *act16_scales(const void *row, size_t n_cols) {
     return (const void *)((const uint8_t *)row + act32_q_bytes(n_cols));
 }
@@ -61,7 +61,7 @@ static inline const int32_t *act16_sums(const void *row, size_t n_cols) {
     return (const void *)(act16_scales(row, n_cols) + n_cols / 8);
 }
 
-/* Of pairs alone. */
+/* Of Q8_16_PAIRS alone. */
 static inline const float *act16_scaled_pairs(const void *row, size_t n_cols) {
     return act16_scales(row, n_cols) + n_cols / 16 * 3;
 }

@@ -207,28 +207,84 @@ static int32_t sum_products(const int16_t *w, const int8_t *q, size_t n) {
     return sum;
 }
 
-/* Every group of 16 or 32 columns has a scale of its own in the activations. */
+/* 16 or 32 columns at a time, which have a scale of their own in the activations. */
 static float dot_scaled(const matmul_rows *a, const uint8_t *row, const uint8_t *act) {
     const quant_traits *traits = quant_traits_of((uint32_t)a->type);
-    const size_t group = matmul_group_of(a->type, a->format);
+    const size_t group = matmul_group_of(a->type);
     const float *scaled =
         group == 32 ? act16_scaled_pairs(act, a->n_cols) : act16_scaled(act, a->n_cols);
-    float sums[4] = {0};
+    float sum = 0;
     plain_block p = {0};
     for (size_t col = 0; col < a->n_cols; col += group) {
-        const size_t at = col % traits->block_values, g = col / group, of_16 = at / 16;
+        const size_t at = col % traits->block_values, of_16 = at / 16;
         if (at == 0) {
             no_groups(&p);
             takers[a->type](row + col / traits->block_values * traits->block_bytes, &p);
         }
-        float *sum = &sums[a->format == ACT_Q8_16_PAIRS ? 0 : g % 4];
         const int32_t products = sum_products(p.value + at, act32_q(act) + col, group);
         const float scale = p.scale * (float)p.group_scale[of_16];
-        *sum = fmaf((float)products, scale * act16_scales(act, a->n_cols)[col / 16], *sum);
+        sum = fmaf((float)products, scale * act16_scales(act, a->n_cols)[col / 16], sum);
         if (has_min(a->type))
-            *sum = fmaf(scaled[g], -(p.min_scale * (float)p.group_min[of_16]), *sum);
+            sum = fmaf(scaled[col / group], -(p.min_scale * (float)p.group_min[of_16]), sum);
     }
-    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    return sum;
+}
+
+/* 16 columns of a row from col on, taken apart: what a step multiplies them with. */
+typedef struct step_piece {
+    float products, min; /* the latter to be added */
+    float scale, scaled;
+} step_piece;
+
+static step_piece piece_of(const matmul_rows *a, const uint8_t *row, const uint8_t *act,
+                           size_t col) {
+    const quant_traits *traits = quant_traits_of((uint32_t)a->type);
+    const size_t at = col % traits->block_values, of_16 = at / 16, g = col / 16;
+    const int8_t *q = act32_q(act) + col;
+    plain_block p = {0};
+    no_groups(&p);
+    takers[a->type](row + col / traits->block_values * traits->block_bytes, &p);
+    int32_t products = sum_products(p.value + at, q, 16);
+    const float scale = p.scale * (float)p.group_scale[of_16];
+    float min = p.min_scale * (float)p.group_min[of_16];
+    if (a->type == QUANT_Q6_K) { /* values stand 32 too high, and that is the minimum */
+        for (int e = 0; e < 16; e++)
+            products += 32 * q[e];
+        min = 32.0f * scale;
+    }
+    return (step_piece){.products = (float)products,
+                        .min = -min,
+                        .scale = scale * act16_scales(act, a->n_cols)[g],
+                        .scaled = act16_scaled(act, a->n_cols)[g]};
+}
+
+static float tree_of_32(float sums[STEP_SUMS]) {
+    for (int width = STEP_SUMS / 2; width > 0; width /= 2) {
+        for (int i = 0; i < width; i++)
+            sums[i] += sums[i + width];
+    }
+    return sums[0];
+}
+
+static float dot_step(const matmul_rows *a, const uint8_t *row, const uint8_t *act) {
+    const bool wide = matmul_is_wide(a->type);
+    const size_t unit = wide ? STEP_WIDE : STEP_UNIT, n_pieces = unit / STEP_PIECE;
+    const bool mins = wide || has_min(a->type);
+    float sums[STEP_SUMS] = {0};
+    for (size_t u = 0; u < a->n_cols / unit; u++) {
+        float *sum = &sums[u % STEP_SUMS];
+        step_piece p[4];
+        for (size_t i = 0; i < n_pieces; i++) {
+            p[i] = piece_of(a, row, act,
+                            wide ? matmul_piece_col(a->type, u, i)
+                                 : u * STEP_UNIT + i * STEP_PIECE);
+            *sum = fmaf(p[i].scale, p[i].products, *sum);
+            if (wide) *sum = fmaf(p[i].min, p[i].scaled, *sum);
+        }
+        for (size_t i = 0; mins && !wide && i < n_pieces; i++)
+            *sum = fmaf(p[i].min, p[i].scaled, *sum);
+    }
+    return tree_of_32(sums);
 }
 
 static float float_weight(quant_type type, const uint8_t *row, size_t i) {
@@ -260,8 +316,10 @@ static void rows_plain(matmul_rows *a) {
     for (size_t t = 0; t < a->n_tokens; t++) {
         for (int r = 0; r < MATMUL_ROWS; r++) {
             const uint8_t *row = a->rows[r], *act = a->acts[t];
-            if (matmul_is_scaled(a->format))
+            if (a->format == ACT_Q8_16_PAIRS)
                 a->out[t][r] = dot_scaled(a, row, act);
+            else if (matmul_is_step(a->format))
+                a->out[t][r] = dot_step(a, row, act);
             else
                 a->out[t][r] = quantized
                                    ? dot_quantized(a->type, row, act, a->n_cols)

@@ -238,7 +238,8 @@ static const matmul_rows_kernel kernels[QUANT_LIMIT][MATMUL_TOKENS] = {
 };
 
 static matmul_rows_kernel rows_kernel(act_format format, quant_type type, size_t n_tokens) {
-    if (matmul_is_scaled(format)) return matmul_scaled_avx2(format, type, n_tokens);
+    if (format == ACT_Q8_16_PAIRS) return matmul_scaled_avx2(type, n_tokens);
+    if (matmul_is_step(format)) return matmul_step_avx2(type, n_tokens);
     return kernels[type][n_tokens - 1];
 }
 

@@ -29,30 +29,35 @@ typedef struct matmul_rows {
 
 typedef void (*matmul_rows_kernel)(matmul_rows *a);
 
-/* The two accumulators of each row, for one token. */
+/* The two accumulators of each row, for one token; Q8_16_PAIRS has the first alone. */
 typedef struct matmul_sums {
     _Alignas(64) float acc[MATMUL_PANEL_ROWS];
     float min[MATMUL_PANEL_ROWS];
 } matmul_sums;
 
-/* The partial sums of the formats with scales of 16 columns. */
-typedef struct matmul_parts {
-    _Alignas(64) float part[4][MATMUL_PANEL_ROWS];
-} matmul_parts;
-
-static inline bool matmul_is_scaled(act_format format) {
-    return format == ACT_Q8_16 || format == ACT_Q8_16_PAIRS;
+/* The formats of decoding steps on the GPU. */
+static inline bool matmul_is_step(act_format format) {
+    return format == ACT_STEP_32 || format == ACT_STEP_16;
 }
 
-/* Group g goes to partial sum g & this. */
-static inline size_t matmul_last_part(act_format format) {
-    return format == ACT_Q8_16_PAIRS ? 0 : 3;
-}
-
-/* Columns that are summed in integers in these formats. */
-static inline size_t matmul_group_of(quant_type type, act_format format) {
+/* Columns that are summed in integers in Q8_16_PAIRS. */
+static inline size_t matmul_group_of(quant_type type) {
     const bool of_16 = type == QUANT_Q2_K || type == QUANT_Q3_K || type == QUANT_Q6_K;
-    return of_16 || format != ACT_Q8_16_PAIRS ? 16 : 32;
+    return of_16 ? 16 : 32;
+}
+
+/* In the formats of steps: do the partial sums take 64 columns at a time, or 32? */
+static inline bool matmul_is_wide(quant_type type) {
+    return type == QUANT_Q4_K || type == QUANT_Q5_K || type == QUANT_Q6_K;
+}
+
+/* Partial sums in the formats of steps, and columns of a wide unit, of a piece of it and of a unit. */
+enum { STEP_SUMS = 32, STEP_WIDE = 64, STEP_PIECE = 16, STEP_UNIT = 32 };
+
+/* The first column of a piece (0..3) of wide unit w: kernels/cuda/wide.cuh. */
+static inline size_t matmul_piece_col(quant_type type, size_t w, size_t piece) {
+    const size_t of_q6 = w / 2 * 8 + w % 2 * 2 + piece / 2 * 4 + piece % 2;
+    return STEP_PIECE * (type == QUANT_Q6_K ? of_q6 : 4 * w + piece);
 }
 
 /* 32 rows, unpacked, against n_tokens rows of activations. */
@@ -66,8 +71,7 @@ typedef struct matmul_panel {
     void *tiles;
     size_t n_tokens;
     const uint8_t *acts[MATMUL_PANEL_TOKENS];
-    matmul_sums *sums;   /* n_tokens of them, added to */
-    matmul_parts *parts; /* the same in the formats with scales of 16 columns */
+    matmul_sums *sums; /* n_tokens of them, added to */
 } matmul_panel;
 
 typedef struct matmul_tier {
@@ -83,8 +87,10 @@ extern const matmul_tier matmul_tier_scalar;
 extern const matmul_tier matmul_tier_avx2;
 extern const matmul_tier matmul_tier_avx512;
 
-matmul_rows_kernel matmul_scaled_avx2(act_format format, quant_type type, size_t n_tokens);
-matmul_rows_kernel matmul_scaled_avx512(act_format format, quant_type type, size_t n_tokens);
+matmul_rows_kernel matmul_scaled_avx2(quant_type type, size_t n_tokens);
+matmul_rows_kernel matmul_scaled_avx512(quant_type type, size_t n_tokens);
+matmul_rows_kernel matmul_step_avx2(quant_type type, size_t n_tokens);
+matmul_rows_kernel matmul_step_avx512(quant_type type, size_t n_tokens);
 void matmul_scaled_unpack_avx2(matmul_panel *p);
 void matmul_scaled_multiply_avx2(matmul_panel *p);
 void matmul_scaled_unpack_avx512(matmul_panel *p);

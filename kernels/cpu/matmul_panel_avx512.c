@@ -311,14 +311,14 @@ static const struct {
 };
 
 void matmul_panel_unpack_avx512(matmul_panel *p) {
-    if (matmul_is_scaled(p->format))
+    if (p->format == ACT_Q8_16_PAIRS)
         matmul_scaled_unpack_avx512(p);
     else
         kernels[p->type].unpack(p);
 }
 
 void matmul_panel_multiply_avx512(matmul_panel *p) {
-    if (matmul_is_scaled(p->format))
+    if (p->format == ACT_Q8_16_PAIRS)
         matmul_scaled_multiply_avx512(p);
     else
         kernels[p->type].multiply[p->n_tokens - 1](p);

@@ -46,8 +46,8 @@ static const matmul_tier *tier_of(cpu_tier tier) {
 }
 
 static bool by_panels(const matmul_tier *tier, const matmul_job *job) {
-    return job->format != ACT_F32 && job->n_tokens >= tier->panel_tokens &&
-           job->n_rows >= MATMUL_PANEL_ROWS / 2;
+    return job->format != ACT_F32 && !matmul_is_step(job->format) &&
+           job->n_tokens >= tier->panel_tokens && job->n_rows >= MATMUL_PANEL_ROWS / 2;
 }
 
 /* What the chunks share out: panels, or units of rows in each quarter. */
@@ -214,8 +214,7 @@ typedef struct panel_run {
     const matmul_tier *kernels;
     const matmul_job *job;
     matmul_panel panel;
-    void *sums; /* PANEL_BATCH matmul_sums, or half as many matmul_parts */
-    size_t sums_bytes, batch;
+    matmul_sums *sums; /* [PANEL_BATCH] */
     size_t first_row;
     size_t first_token, n_tokens;
 } panel_run;
@@ -233,20 +232,14 @@ static void multiply_batch(panel_run *run) {
         p->n_tokens = tokens_of_call(run->n_tokens - done, run->kernels->call_tokens);
         for (size_t t = 0; t < p->n_tokens; t++)
             p->acts[t] = act_of(run->job, run->first_token + done + t);
-        p->sums = (matmul_sums *)run->sums + done;
-        p->parts = (matmul_parts *)run->sums + done;
+        p->sums = run->sums + done;
         run->kernels->panel_multiply(p);
     }
 }
 
 static void write_sums(const matmul_sums *s, size_t n_rows, float *out) {
     for (size_t r = 0; r < n_rows; r++)
-        out[r] = s->acc[r] - s->min[r];
-}
-
-static void write_parts(const matmul_parts *s, size_t n_rows, float *out) {
-    for (size_t r = 0; r < n_rows; r++)
-        out[r] = (s->part[0][r] + s->part[2][r]) + (s->part[1][r] + s->part[3][r]);
+        out[r] = s->acc[r] - s->min[r]; /* a minimum of 0 where there is none */
 }
 
 static void write_batch(const panel_run *run) {
@@ -254,10 +247,7 @@ static void write_batch(const panel_run *run) {
     size_t n_rows = left < MATMUL_PANEL_ROWS ? left : MATMUL_PANEL_ROWS;
     for (size_t t = 0; t < run->n_tokens; t++) {
         float *out = out_of(run->job, run->first_token + t) + run->first_row;
-        if (matmul_is_scaled(run->job->format))
-            write_parts((const matmul_parts *)run->sums + t, n_rows, out);
-        else
-            write_sums((const matmul_sums *)run->sums + t, n_rows, out);
+        write_sums(run->sums + t, n_rows, out);
     }
 }
 
@@ -287,11 +277,11 @@ static void run_panel(panel_run *run) {
     touch_rows(run->panel.rows[0], n_rows * job->row_bytes);
     bool one_piece = job->n_cols <= MATMUL_PANEL_COLS;
     if (one_piece) unpack_piece(run, 0);
-    for (size_t token = 0; token < job->n_tokens; token += run->batch) {
+    for (size_t token = 0; token < job->n_tokens; token += PANEL_BATCH) {
         const size_t rest = job->n_tokens - token;
         run->first_token = token;
-        run->n_tokens = rest < run->batch ? rest : run->batch;
-        memset(run->sums, 0, run->n_tokens * run->sums_bytes);
+        run->n_tokens = rest < PANEL_BATCH ? rest : PANEL_BATCH;
+        memset(run->sums, 0, run->n_tokens * sizeof *run->sums);
         for (size_t col = 0; col < job->n_cols; col += MATMUL_PANEL_COLS) {
             if (!one_piece) unpack_piece(run, col);
             multiply_batch(run);
@@ -305,8 +295,6 @@ static void run_panels(cpu_tier tier, const matmul_job *job, size_t first, size_
     panel_run run = {.kernels = tier_of(tier), .job = job};
     run.panel.type = job->type;
     run.panel.format = job->format;
-    run.sums_bytes = matmul_is_scaled(job->format) ? sizeof(matmul_parts) : sizeof(matmul_sums);
-    run.batch = PANEL_BATCH * sizeof(matmul_sums) / run.sums_bytes;
     run.panel.row_cols = job->n_cols;
     run.panel.tiles = scratch;
     run.sums = (void *)((uint8_t *)scratch + tiles_bytes(job->n_cols));
@@ -322,7 +310,8 @@ void matmul_chunk(cpu_tier tier, const matmul_job *job, size_t chunk, size_t n_c
     CHECK(chunk < n_chunks && traits->name != NULL);
     CHECK(job->n_cols % traits->block_values == 0);
     CHECK(job->format == ACT_F32 || job->format == act_format_of(job->type) ||
-          (matmul_is_scaled(job->format) && traits->block_values > 1));
+          ((job->format == ACT_Q8_16_PAIRS || matmul_is_step(job->format)) &&
+           traits->block_values > 1));
     size_t units = n_units(tier_of(tier), job);
     size_t first = units * chunk / n_chunks;
     size_t end = units * (chunk + 1) / n_chunks;

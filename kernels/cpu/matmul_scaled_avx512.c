@@ -3,9 +3,8 @@
  *
  * A step is 128 columns.  vpdpbusd leaves sums of four products; the four rows of a vector are
  * summed inside 128-bit lanes by a transposition, so that a result vector holds four groups of
- * four rows, lane 4 * group + row.  These lanes are the four partial sums of the contract:
- * factors of weights and activations are put in the same order, and nothing is summed across
- * lanes before the end.
+ * four rows, lane 4 * group + row.  Factors of weights and activations are put in the same order,
+ * and the groups are added one after the other.
  * Oracle  kernels/cpu/matmul.c; bits compared in tests/kernels/test_matmul.c.
  */
 #include "kernels/cpu/act_layout.h"
@@ -20,17 +19,8 @@ typedef struct weight_step {
 } weight_step;
 
 /* Columns of a group. */
-INLINE int group_in(const quant_type type, const bool pairs) {
-    return (int)matmul_group_of(type, pairs ? ACT_Q8_16_PAIRS : ACT_Q8_16);
-}
-
-/* Lane 4 * i + r: the sum of the 128-bit lane i of x[r]. */
-INLINE __m512i sum_quarters(const __m512i x[4]) {
-    __m512i a =
-        _mm512_add_epi32(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
-    __m512i b =
-        _mm512_add_epi32(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
-    return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+INLINE int group_in(const quant_type type) {
+    return (int)matmul_group_of(type);
 }
 
 /* The sums of a step's groups in the order of the columns; the types of unpack_k4() have the
@@ -74,51 +64,27 @@ INLINE act_row act_row_of(const void *row, size_t n_cols, const int group) {
                                            : act16_scaled(row, n_cols)};
 }
 
-/* The first n (all of 4 unless tail) floats, each in four neighbouring lanes. */
-INLINE __m512 spread_floats(const float *p, const bool tail, size_t n) {
-    const __mmask8 live = (__mmask8)((1u << n) - 1);
-    return _mm512_castsi512_ps(
-        spread_four(_mm_castps_si128(tail ? _mm_maskz_loadu_ps(live, p) : _mm_loadu_ps(p))));
-}
-
-/* The same of every other float. */
-INLINE __m512 spread_pairs(const float *p, const bool tail, size_t n) {
-    const __m512i even = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
-    const __mmask8 live = (__mmask8)((1u << 2 * n) - 1);
-    __m256 x = tail ? _mm256_maskz_loadu_ps(live, p) : _mm256_loadu_ps(p);
-    return _mm512_permutexvar_ps(even, _mm512_castps256_ps512(x));
-}
-
-/* Groups of the step from group `first` on, n of them, to the sums of four rows: in four parts, or
- * for pairs to one after the other, in the lowest lanes. */
-INLINE __m512 add_groups(const quant_type type, const bool pairs, const bool tail, size_t n,
-                         __m512i sums, __m512 scale, __m512 min, const act_row *x, size_t first,
-                         __m512 acc) {
-    const __mmask16 live = tail ? (__mmask16)((1u << 4 * n) - 1) : (__mmask16)0xffff;
-    __m512 s = group_in(type, pairs) == 32 ? spread_pairs(x->scales + 2 * first, tail, n)
-                                           : spread_floats(x->scales + first, tail, n);
+/* Groups of the step from group `first` on, n of them, to the sums of four rows. */
+INLINE __m128 add_groups(const quant_type type, const bool tail, size_t n, __m512i sums,
+                         __m512 scale, __m512 min, const act_row *x, size_t first, __m128 acc) {
+    __m512 s = group_in(type) == 32 ? spread_pairs(x->scales + 2 * first, 0, tail, n)
+                                    : spread_floats(x->scales + first, tail, n);
     __m512 scaled =
         has_min(type) ? spread_floats(x->scaled + first, tail, n) : _mm512_setzero_ps();
     __m512 products = _mm512_cvtepi32_ps(sums), factor = _mm512_mul_ps(scale, s);
-    if (!pairs) {
-        acc = _mm512_mask3_fmadd_ps(products, factor, acc, live);
-        return has_min(type) ? _mm512_mask3_fmadd_ps(scaled, min, acc, live) : acc;
-    }
-    __m128 one = _mm512_castps512_ps128(acc);
     UNROLL
     for (int i = 0; i < 4; i++) {
         if (tail && (size_t)i >= n) break;
-        one = _mm_fmadd_ps(lane_of(products, i), lane_of(factor, i), one);
-        if (has_min(type)) one = _mm_fmadd_ps(lane_of(scaled, i), lane_of(min, i), one);
+        acc = _mm_fmadd_ps(lane_of(products, i), lane_of(factor, i), acc);
+        if (has_min(type)) acc = _mm_fmadd_ps(lane_of(scaled, i), lane_of(min, i), acc);
     }
-    return _mm512_castps128_ps512(one);
+    return acc;
 }
 
 /* A step, of which n (1..4) pieces of 32 columns are there, against one token; at[]: where
  * the columns of the four pieces in the order of the vectors stand. */
-INLINE __m512 add_step(const quant_type type, const bool pairs, const bool tail, size_t n,
-                       const weight_step *w, const act_row *x, size_t col, const size_t at[4],
-                       __m512 acc) {
+INLINE __m128 add_step(const quant_type type, const bool tail, size_t n, const weight_step *w,
+                       const act_row *x, size_t col, const size_t at[4], __m128 acc) {
     const __m512i zero = _mm512_setzero_si512();
     __m512i dots[2][4], sums[2];
     UNROLL
@@ -133,57 +99,17 @@ INLINE __m512 add_step(const quant_type type, const bool pairs, const bool tail,
         for (int r = 0; r < 4; r++)
             dots[k][r] = _mm512_dpbusd_epi32(start, w->v[k][r], q);
     }
-    sum_groups(type, group_in(type, pairs), dots, sums);
-    if (group_in(type, pairs) == 32) {
-        return add_groups(type, pairs, tail, n, sums[0], w->scale[0], w->min[0], x, col / 32,
-                          acc);
+    sum_groups(type, group_in(type), dots, sums);
+    if (group_in(type) == 32) {
+        return add_groups(type, tail, n, sums[0], w->scale[0], w->min[0], x, col / 32, acc);
     }
     const size_t low = n < 2 ? n : 2;
-    acc = add_groups(type, pairs, tail, 2 * low, sums[0], w->scale[0], w->min[0], x, col / 16,
-                     acc);
-    return add_groups(type, pairs, tail, 2 * (n - low), sums[1], w->scale[1], w->min[1], x,
+    acc = add_groups(type, tail, 2 * low, sums[0], w->scale[0], w->min[0], x, col / 16, acc);
+    return add_groups(type, tail, 2 * (n - low), sums[1], w->scale[1], w->min[1], x,
                       col / 16 + 4, acc);
 }
 
-/* (0 + 2) + (1 + 3) for four rows; of pairs there is one sum. */
-INLINE void store_sums(float *out, const bool pairs, __m512 acc) {
-    if (pairs) {
-        _mm_storeu_ps(out, _mm512_castps512_ps128(acc));
-        return;
-    }
-    __m256 x = _mm256_add_ps(_mm512_castps512_ps256(acc), _mm512_extractf32x8_ps(acc, 1));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
-}
-
 /* ---- blocks of 256 ---- */
-
-/* Bytes of four rows, a 128-bit lane each, to [byte][row]. */
-INLINE __m512i transpose_bytes(__m512i x) {
-    x = _mm512_permutexvar_epi32(
-        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), x);
-    return _mm512_shuffle_epi8(x, EVERY_LANE(0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703));
-}
-
-/* Bytes 4 * i to 4 * i + 3 of four rows, times the row's factor. */
-INLINE __m512 factors_of(const bool is_signed, __m512i bytes, const int i, __m512 d) {
-    __m128i x;
-    switch (i) {
-    case 0:
-        x = _mm512_castsi512_si128(bytes);
-        break;
-    case 1:
-        x = _mm512_extracti32x4_epi32(bytes, 1);
-        break;
-    case 2:
-        x = _mm512_extracti32x4_epi32(bytes, 2);
-        break;
-    default:
-        x = _mm512_extracti32x4_epi32(bytes, 3);
-        break;
-    }
-    __m512i y = is_signed ? _mm512_cvtepi8_epi32(x) : _mm512_cvtepu8_epi32(x);
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(y), d);
-}
 
 INLINE void take_factors_256(const quant_type type, const int group, const uint8_t *const b[4],
                              weight_step w[2]) {
@@ -228,98 +154,75 @@ INLINE void take_block_256(const quant_type type, const int group, const uint8_t
     }
 }
 
-INLINE void scaled_256(matmul_rows *a, const quant_type type, const bool pairs,
-                       const int n_tokens) {
+INLINE void rows_256(matmul_rows *a, const quant_type type, const int n_tokens) {
     const size_t natural[4] = {0, 32, 64, 96}, of_k4[4] = {0, 64, 32, 96};
     const size_t *at = is_k4(type) ? of_k4 : natural;
     const uint8_t *b[4] = {a->rows[0], a->rows[1], a->rows[2], a->rows[3]};
     act_row x[MATMUL_TOKENS];
-    __m512 acc[MATMUL_TOKENS];
+    __m128 acc[MATMUL_TOKENS];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type, pairs));
-        acc[t] = _mm512_setzero_ps();
+        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type));
+        acc[t] = _mm_setzero_ps();
     }
     for (size_t col = 0; col < a->n_cols; col += 256) {
         weight_step w[2];
-        take_block_256(type, group_in(type, pairs), b, w);
+        take_block_256(type, group_in(type), b, w);
         for (int t = 0; t < n_tokens; t++) {
             UNROLL
             for (size_t s = 0; s < 2; s++) {
-                acc[t] =
-                    add_step(type, pairs, false, 4, &w[s], &x[t], col + 128 * s, at, acc[t]);
+                acc[t] = add_step(type, false, 4, &w[s], &x[t], col + 128 * s, at, acc[t]);
             }
         }
         for (int r = 0; r < 4; r++)
             b[r] += bytes_of(type);
     }
     for (int t = 0; t < n_tokens; t++)
-        store_sums(a->out[t], pairs, acc[t]);
+        _mm_storeu_ps(a->out[t], acc[t]);
 }
 
 /* ---- blocks of 32 ---- */
 
 /* n (1..4, 4 unless tail) blocks from column col on; the last one stands in for those that
  * are not there. */
-INLINE void take_blocks_32(const quant_type type, const int group, const bool tail, size_t n,
+INLINE void take_blocks_32(const quant_type type, const bool tail, size_t n,
                            const uint8_t *const b[4], size_t at[4], weight_step *w) {
-    size_t from[4];
-    for (size_t j = 0; j < 4; j++) {
-        const size_t block = tail && j >= n ? n - 1 : j;
-        from[j] = block * bytes_of(type);
-        at[j] = 32 * block;
-    }
-    __m512 d, m = _mm512_setzero_ps();
-    if (type == QUANT_MXFP4) {
-        d = factors_mxfp4(b, from);
-    } else if (type == QUANT_Q8_0 && !tail) {
-        d = factors_q8_0(b);
-    } else {
-        d = factors_32(b, from, 0);
-    }
-    if (has_min(type)) m = factors_32(b, from, 2);
-    spread_factors(group, d, w->scale);
-    spread_factors(group, m, w->min);
-    UNROLL
-    for (int r = 0; r < 4; r++) {
-        w->v[0][r] = unpack_two(type, b[r] + from[0], b[r] + from[1]);
-        w->v[1][r] = unpack_two(type, b[r] + from[2], b[r] + from[3]);
-    }
+    __m512 d, m;
+    blocks_32(type, tail, n, b, at, w->v, &d, &m);
+    spread_factors(group_in(type), d, w->scale);
+    spread_factors(group_in(type), m, w->min);
 }
 
-INLINE void step_32(const matmul_rows *a, const quant_type type, const bool pairs,
-                    const int n_tokens, size_t col, const bool tail, size_t n,
-                    const act_row x[], __m512 acc[]) {
+INLINE void step_32(const matmul_rows *a, const quant_type type, const int n_tokens, size_t col,
+                    const bool tail, size_t n, const act_row x[], __m128 acc[]) {
     const uint8_t *b[4];
     size_t at[4];
     weight_step w;
     for (int r = 0; r < 4; r++)
         b[r] = a->rows[r] + col / 32 * bytes_of(type);
-    take_blocks_32(type, group_in(type, pairs), tail, n, b, at, &w);
+    take_blocks_32(type, tail, n, b, at, &w);
     for (int t = 0; t < n_tokens; t++)
-        acc[t] = add_step(type, pairs, tail, n, &w, &x[t], col, at, acc[t]);
+        acc[t] = add_step(type, tail, n, &w, &x[t], col, at, acc[t]);
 }
 
-INLINE void scaled_32(matmul_rows *a, const quant_type type, const bool pairs,
-                      const int n_tokens) {
+INLINE void rows_32(matmul_rows *a, const quant_type type, const int n_tokens) {
     act_row x[MATMUL_TOKENS];
-    __m512 acc[MATMUL_TOKENS];
+    __m128 acc[MATMUL_TOKENS];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type, pairs));
-        acc[t] = _mm512_setzero_ps();
+        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type));
+        acc[t] = _mm_setzero_ps();
     }
     size_t col = 0;
     for (; col + 128 <= a->n_cols; col += 128)
-        step_32(a, type, pairs, n_tokens, col, false, 4, x, acc);
-    if (col < a->n_cols)
-        step_32(a, type, pairs, n_tokens, col, true, (a->n_cols - col) / 32, x, acc);
+        step_32(a, type, n_tokens, col, false, 4, x, acc);
+    if (col < a->n_cols) step_32(a, type, n_tokens, col, true, (a->n_cols - col) / 32, x, acc);
     for (int t = 0; t < n_tokens; t++)
-        store_sums(a->out[t], pairs, acc[t]);
+        _mm_storeu_ps(a->out[t], acc[t]);
 }
 
-/* ---- one function for each type and format, for one token and for more ---- */
+/* ---- one function for each type, for one token and for more ---- */
 
-#include "kernels/cpu/scaled_types.h"
+#include "kernels/cpu/rows_types.h"
 
-matmul_rows_kernel matmul_scaled_avx512(act_format format, quant_type type, size_t n_tokens) {
-    return kernels[type][format == ACT_Q8_16_PAIRS][n_tokens > 1];
+matmul_rows_kernel matmul_scaled_avx512(quant_type type, size_t n_tokens) {
+    return kernels[type][n_tokens > 1];
 }

@@ -2,8 +2,7 @@
  * a scale for each 16 or 32 columns.
  *
  * Tiles are those of matmul_panel_avx2.c, of 32 columns for every type, with the factors of
- * each 16 columns as floats: scales times the block's factor, made once for all tokens.  The
- * partial sums of a row lie in memory; a group touches one of them.
+ * each 16 columns as floats: scales times the block's factor, made once for all tokens.
  * Cost    unpacking 32 rows takes as long as multiplying them with four or five tokens.
  * Oracle  kernels/cpu/matmul.c; bits compared in tests/kernels/test_matmul.c.
  */
@@ -161,20 +160,19 @@ INLINE act_row act_row_of(const matmul_panel *p, int t, const int group) {
                      .sums = act16_sums(row, p->row_cols) + first};
 }
 
-/* part = fma(scaled, min, fma(c, scale * s, part)) for eight rows */
-INLINE void add_scaled(const bool min_too, float *part, __m256i c, float s, float scaled,
+/* acc = fma(scaled, min, fma(c, scale * s, acc)) for eight rows */
+INLINE void add_scaled(const bool min_too, float *acc, __m256i c, float s, float scaled,
                        const float *scale, const float *min) {
     __m256 factor = _mm256_mul_ps(_mm256_load_ps(scale), _mm256_set1_ps(s));
-    __m256 acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(c), factor, _mm256_load_ps(part));
-    if (min_too) acc = _mm256_fmadd_ps(_mm256_set1_ps(scaled), _mm256_load_ps(min), acc);
-    _mm256_store_ps(part, acc);
+    __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(c), factor, _mm256_load_ps(acc));
+    if (min_too) sum = _mm256_fmadd_ps(_mm256_set1_ps(scaled), _mm256_load_ps(min), sum);
+    _mm256_store_ps(acc, sum);
 }
 
 /* Group h of a tile (number g of the row) against each token. */
 INLINE void multiply_tile(const quant_type type, const int group, const scaled_tile *w,
                           const int h, size_t g, const act_row x[], const int8_t *const q[],
-                          int32_t offset, const int n_tokens, matmul_parts *parts,
-                          size_t last_part, size_t row) {
+                          int32_t offset, const int n_tokens, matmul_sums *sums, size_t row) {
     const __m256i one = _mm256_set1_epi16(1);
     const size_t at = g * (size_t)group / 16; /* of the group's first 16 columns */
     __m256i c[2][MATMUL_TOKENS];
@@ -187,17 +185,17 @@ INLINE void multiply_tile(const quant_type type, const int group, const scaled_t
     multiply_group(type, w->q + h * 4, group / 4, one, one, q, 16 * at, n_tokens, c);
     UNROLL
     for (int t = 0; t < n_tokens; t++) {
-        float *part = parts[t].part[g & last_part] + row;
+        float *acc = sums[t].acc + row;
         const float s = x[t].scales[at], scaled = has_min(type) ? x[t].scaled[g] : 0;
-        add_scaled(has_min(type), part, c[0][t], s, scaled, w->scale[h], w->min[h]);
-        add_scaled(has_min(type), part + 8, c[1][t], s, scaled, w->scale[h] + 8, w->min[h] + 8);
+        add_scaled(has_min(type), acc, c[0][t], s, scaled, w->scale[h], w->min[h]);
+        add_scaled(has_min(type), acc + 8, c[1][t], s, scaled, w->scale[h] + 8, w->min[h] + 8);
     }
 }
 
 INLINE void multiply(matmul_panel *p, const quant_type type, const int group,
                      const int n_tokens) {
     const int32_t offset = offset_of(p->type); /* types alike share a function */
-    const size_t n_tiles = p->n_cols / 32, last_part = matmul_last_part(p->format);
+    const size_t n_tiles = p->n_cols / 32;
     const scaled_tile *w = p->tiles;
     const int8_t *q[MATMUL_TOKENS];
     act_row x[MATMUL_TOKENS];
@@ -211,8 +209,7 @@ INLINE void multiply(matmul_panel *p, const quant_type type, const int group,
             UNROLL
             for (int h = 0; h < 32 / group; h++) {
                 const size_t g = i * (size_t)(32 / group) + (size_t)h;
-                multiply_tile(type, group, w, h, g, x, q, offset, n_tokens, p->parts, last_part,
-                              row);
+                multiply_tile(type, group, w, h, g, x, q, offset, n_tokens, p->sums, row);
             }
         }
     }
@@ -279,6 +276,6 @@ void matmul_scaled_unpack_avx2(matmul_panel *p) {
 }
 
 void matmul_scaled_multiply_avx2(matmul_panel *p) {
-    const bool by_32 = matmul_group_of(p->type, p->format) == 32;
+    const bool by_32 = matmul_group_of(p->type) == 32;
     kernels[p->type].multiply[by_32][p->n_tokens - 1](p);
 }

@@ -2,8 +2,7 @@
  * with a scale for each 16 or 32 columns.
  *
  * Tiles are those of matmul_panel_avx512.c, of 32 columns for every type, with the factors of
- * each 16 columns as floats: scales times the block's factor, made once for all tokens.  The
- * partial sums of a row lie in memory; a group touches one of them.
+ * each 16 columns as floats: scales times the block's factor, made once for all tokens.
  * Cost    unpacking 32 rows takes as long as multiplying them with 6 or 7 tokens.
  * Oracle  kernels/cpu/matmul.c; bits compared in tests/kernels/test_matmul.c.
  */
@@ -162,18 +161,18 @@ INLINE void multiply_group(const bool min, const int group, const scaled_tile *w
         multiply_four(w0->q[k], w1->q[k], q, 32 * i + 4 * (size_t)k, n_tokens, c);
 }
 
-/* part = fma(scaled, min, fma(c, scale * s, part)) */
-INLINE void add_scaled(const bool has_min, float *part, __m512i c, __m512 s, __m512 scaled,
+/* acc = fma(scaled, min, fma(c, scale * s, acc)) */
+INLINE void add_scaled(const bool has_min, float *acc, __m512i c, __m512 s, __m512 scaled,
                        const float *scale, const float *min) {
     __m512 factor = _mm512_mul_ps(_mm512_load_ps(scale), s);
-    __m512 acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c), factor, _mm512_load_ps(part));
-    if (has_min) acc = _mm512_fmadd_ps(scaled, _mm512_load_ps(min), acc);
-    _mm512_store_ps(part, acc);
+    __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c), factor, _mm512_load_ps(acc));
+    if (has_min) sum = _mm512_fmadd_ps(scaled, _mm512_load_ps(min), sum);
+    _mm512_store_ps(acc, sum);
 }
 
 INLINE void multiply(matmul_panel *p, const bool min, const int group, const int n_tokens) {
     const int32_t offset = offset_of(p->type);
-    const size_t n_tiles = p->n_cols / 32, last_part = matmul_last_part(p->format);
+    const size_t n_tiles = p->n_cols / 32;
     const scaled_tile *tiles = p->tiles;
     const int8_t *q[MATMUL_PANEL_TOKENS];
     act_row x[MATMUL_PANEL_TOKENS];
@@ -191,12 +190,12 @@ INLINE void multiply(matmul_panel *p, const bool min, const int group, const int
             multiply_group(min, group, w0, w1, i, h, x, q, offset, n_tokens, c);
             UNROLL
             for (int t = 0; t < n_tokens; t++) {
-                float *part = p->parts[t].part[g & last_part];
+                float *acc = p->sums[t].acc;
                 const __m512 s = _mm512_set1_ps(x[t].scales[2 * i + (size_t)h]);
                 const __m512 scaled =
                     min ? _mm512_set1_ps(x[t].scaled[g]) : _mm512_setzero_ps();
-                add_scaled(min, part, c[0][t], s, scaled, w0->scale[h], w0->min[h]);
-                add_scaled(min, part + 16, c[1][t], s, scaled, w1->scale[h], w1->min[h]);
+                add_scaled(min, acc, c[0][t], s, scaled, w0->scale[h], w0->min[h]);
+                add_scaled(min, acc + 16, c[1][t], s, scaled, w1->scale[h], w1->min[h]);
             }
         }
     }
@@ -243,6 +242,6 @@ void matmul_scaled_unpack_avx512(matmul_panel *p) {
 }
 
 void matmul_scaled_multiply_avx512(matmul_panel *p) {
-    const bool of_32 = matmul_group_of(p->type, p->format) == 32;
+    const bool of_32 = matmul_group_of(p->type) == 32;
     multipliers[has_min(p->type)][of_32][p->n_tokens - 1](p);
 }

@@ -201,8 +201,8 @@ DEVICE float sigmoid(float x) {
 DEVICE float silu(float x) {
     return x / (1.0f + expf(-x));
 }
-/* exp(x) and silu(x) as kernels/cpu/scalar_math.h has them, to the last bit: experts of a prompt
- * come from the CPU lane as they come from here. */
+/* exp(x) and silu(x) as kernels/cpu/scalar_math.h has them, to the last bit: experts come from
+ * the CPU lane as they come from here. */
 DEVICE float power_of_two(int n) {
     return __uint_as_float((uint32_t)(n + 127) << 23);
 }

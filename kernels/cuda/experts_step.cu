@@ -13,7 +13,8 @@
  *         their way before it waits for experts_up; one thread a row sums up in rank order.
  * Cost    one read of the active experts' weights a pair; duplicates among rows meet in L2.  A
  *         missing record crosses the bus once, 20 KB a block being on their way at a time.
- * Oracle  float64 products on the same quantized activations; tests/kernels/cuda_expert_cases.c.
+ * Oracle  float64 products on the same quantized activations, tests/kernels/cuda_expert_cases.c; the
+ *         bits are those of kernels/cpu/matmul.c, tests/kernels/cuda_lane_cases.c.
  */
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/wide.cuh"
@@ -186,7 +187,8 @@ DEVICE void up_store(const experts_up_args &a, const up_place &p, const float (&
                      float *hidden) {
     const float v = four_sums(acc), other = __shfl_xor_sync(FULL_WARP, v, 16);
     const uint32_t lane = lane_index(), i = threadIdx.x % EXPERTS_UP_ROWS;
-    if (lane == 0 || lane == 8) hidden[threadIdx.x / WARP * 2 + lane / 8] = silu(v) * other;
+    if (lane == 0 || lane == 8)
+        hidden[threadIdx.x / WARP * 2 + lane / 8] = silu_of_cpu(v) * other;
     __syncthreads();
     if (threadIdx.x >= WARP) return;
     const bool live = p.first + i < p.n_ff;

@@ -71,7 +71,7 @@ static void bench_type(const bench_options *o, quant_type type, act_format forma
     double streamed_ns = stream_ns(o, &c, &one);
     double prefill_ns = job_ns(o, &many, c.scratch);
     static const char *const by[ACT_FORMATS] = {
-        [ACT_F32] = "_by_f32", [ACT_Q8_16] = "_by_q8_16", [ACT_Q8_16_PAIRS] = "_by_q8_pairs"};
+        [ACT_F32] = "_by_f32", [ACT_STEP_32] = "_by_step", [ACT_Q8_16_PAIRS] = "_by_q8_pairs"};
     char name[32];
     (void)snprintf(name, sizeof name, "%s%s", quant_traits_of((uint32_t)type)->name,
                    format == act_format_of(type) ? "" : by[format]);
@@ -163,7 +163,7 @@ int main(int argc, char **argv) {
         bench_type(&o, type, act_format_of(type));
         if (act_format_of(type) == ACT_F32) continue;
         bench_type(&o, type, ACT_Q8_16_PAIRS);
-        bench_type(&o, type, ACT_Q8_16);
+        bench_type(&o, type, ACT_STEP_32);
     }
     if (o.type == NULL || strcmp(o.type, "Q4_K") == 0) bench_type(&o, QUANT_Q4_K, ACT_F32);
     printf("  \"pool_empty_ns\": %.0f,\n", pool_empty_ns());

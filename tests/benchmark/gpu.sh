@@ -150,9 +150,9 @@ run_batch() { # slots are what the profile's memory leaves after the users' stat
     fi
     for card in rtx2070 rtx3090; do
         for users in ${USERS:-1 2 4 8 16}; do
-            bench "batch-$card-$users" --profile $card --slots auto --ctx 4096 --users "$users" --cpu-lane on --prompt 1 --skip 60 --decode "${DECODE:-140}" $routing
+            bench "batch-$card-$users" --profile $card --slots auto --ctx 4096 --users "$users" --prompt 1 --skip 60 --decode "${DECODE:-140}" $routing
         done
-        bench "batch-$card-beside" --profile $card --slots auto --ctx 16384 --users 4 --cpu-lane on --prompt 128 --decode "${BESIDE_DECODE:-400}" --beside "${BESIDE:-8192}"
+        bench "batch-$card-beside" --profile $card --slots auto --ctx 16384 --users 4 --prompt 128 --decode "${BESIDE_DECODE:-400}" --beside "${BESIDE:-8192}"
     done
 }
 run_context() {
@@ -179,11 +179,11 @@ run_correct() {
     compare f32-prompt 75 max_diff 1e-4 "--backend cpu $f32" "--backend $backend $f32 --chunk 512"
     # Both quantize, each in its way, and these ids are no text: near ties of the router part them.
     compare int8-prompt 75 kl_mean 1 "--backend cpu" "--backend $backend --chunk 512"
-    for chunk in 1 512; do # the CPU lane beside the GPU alone
-        compare lane-$chunk 75 kl_mean 1e-3 "--backend $backend --slots 64 --chunk $chunk" \
-            "--backend $backend --slots 64 --chunk $chunk --cpu-lane on"
+    for case in on-64-1 all-64-1 prompts-64-512 on-64-512 all-32-1 on-32-512; do # no bit tells of the CPU lane
+        IFS=- read -r lane slots chunk <<< "$case"
+        compare lane-$case 75 max_diff 0 "--backend $backend --slots $slots --chunk $chunk" \
+            "--backend $backend --slots $slots --chunk $chunk --cpu-lane $lane"
     done
-    compare lane-all-1 75 kl_mean 1e-3 "--backend $backend --slots 64 --chunk 1" "--backend $backend --slots 64 --chunk 1 --cpu-lane all"
     greedy all "--slots all"
     greedy all-graphs-off "--slots all --no-graphs"
     greedy 64 "--slots 64"
@@ -259,7 +259,7 @@ ram_case() { # name, flags
     local name=$1 limit peak oom command
     shift
     left_out "$name" && return
-    command="bench --seed 1 --json --profile rtx2070 --ram-mib ${RAM_MIB:-9216} --cpu-lane on --speculate off $* --backend $backend"
+    command="bench --seed 1 --json --profile rtx2070 --ram-mib ${RAM_MIB:-9216} --speculate off $* --backend $backend"
     if ! within timeout "$limit_s" "$worker" $command --model "$disk" > "$work/o.json" 2> "$work/o.err"; then
         say "{\"bench\": \"$name\", \"error\": \"$(tail -1 "$work/o.err" | tr -d '\"\\')\"}"
         return

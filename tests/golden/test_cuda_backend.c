@@ -240,7 +240,6 @@ static void states_and_pages_are_copied_on_the_card(void **state) {
     run_close(&r);
 }
 
-/* The lane sums in the CPU's order. */
 /* Steps of one token that want the largest logit alone. */
 static void run_best(const model_params *p, model_best *best, float *logits) {
     run r;
@@ -326,22 +325,20 @@ static void hidden_rows_are_those_that_the_head_reads(void **state) {
     }
 }
 
-static void the_cpu_lane_changes_rounding_alone(void **state) {
+/* Of float32 rows the lane sums in the CPU's order. */
+static void the_cpu_lane_changes_rounding_of_float_rows_alone(void **state) {
     (void)state;
     for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
         size_t n_vocab = 0;
         const model_params cpu = params_of(BACKEND_CPU, ACTIVATIONS_F32, 0, 4);
         float *expected = logits_in_steps(slots_path(), &cpu, N_IDS, &n_vocab);
-        for (cpu_lane lane = CPU_LANE_ON; lane <= CPU_LANE_ALL; lane++) {
-            model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_F32, few_slots(), 4);
-            p.lane = lane;
-            p.pin_experts =
-                lane == CPU_LANE_ALL; /* where all are pinned, on leaves decoding alone */
-            float *got = logits_in_steps(slots_path(), &p, chunk, &n_vocab);
-            float d = most_apart(expected, got, N_IDS * n_vocab);
-            if (!(d <= 1e-4f)) fail_msg("lane %d, steps of %zu: %g", lane, chunk, (double)d);
-            free(got);
-        }
+        model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_F32, few_slots(), 4);
+        p.lane = CPU_LANE_ALL;
+        p.pin_experts = true;
+        float *got = logits_in_steps(slots_path(), &p, chunk, &n_vocab);
+        float d = most_apart(expected, got, N_IDS * n_vocab);
+        if (!(d <= 1e-4f)) fail_msg("steps of %zu: %g", chunk, (double)d);
+        free(got);
         free(expected);
     }
 }
@@ -378,27 +375,24 @@ static float *run_company(const model_params *p, size_t *n_vocab, uint64_t *on_c
 }
 
 /* Of a bus that looks slow the lane takes over: of prompts, and of steps whose pairs are more than
- * there are staging records, looked at once a layer, recorded and replayed. */
+ * there are staging records, looked at once a layer, recorded and replayed.  No bit tells of it. */
 static void the_cpu_lane_takes_what_the_bus_is_slow_to_bring(void **state) {
     (void)state;
     size_t n_vocab = 0;
-    model_params p = params_of(BACKEND_CPU, ACTIVATIONS_F32, 0, 4);
+    model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, few_slots(), 4);
     p.n_states = COMPANY;
     p.n_pages = 2 * COMPANY;
+    p.pin_experts = true;
     uint64_t on_cpu[2] = {0};
     float *expected = run_company(&p, &n_vocab, on_cpu);
-    p.backend = BACKEND_CUDA;
-    p.n_slots = few_slots();
     p.lane = CPU_LANE_ON;
-    p.pin_experts = true;
     const char *const bus_ms[] = {"10000", "3"};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(setenv("SILICEO_DOUBLE_ELAPSED_MS", bus_ms[i], 1), 0);
         float *got = run_company(&p, &n_vocab, on_cpu);
         assert_int_equal(unsetenv("SILICEO_DOUBLE_ELAPSED_MS"), 0);
-        float d = most_apart(expected, got, COMPANY_ROWS * n_vocab);
+        assert_memory_equal(expected, got, COMPANY_ROWS * n_vocab * sizeof *got);
         free(got);
-        if (!(d <= 1e-4f)) fail_msg("a bus of %s ms: %g", bus_ms[i], (double)d);
         if (on_a_card() || i > 0) continue;
         assert_true(on_cpu[0] > 0);
         assert_true(on_cpu[1] > on_cpu[0]);
@@ -427,17 +421,14 @@ static uint64_t logits_of_second(const model_params *p, size_t chunk, float *log
     return on_cpu[1] - on_cpu[0];
 }
 
-/* The lane computes from the GPU's 8-bit rows.  Of a prompt it sums in the GPU's order too: no bit
- * tells who computed an expert.  Of steps rounding is left, which now and then moves a value of a
- * later row by a step of its 8 bits; the near ties of the demo model, for which these ids are no
- * text, make much of that. */
+/* The lane computes from the GPU's 8-bit rows and sums in its order: no bit tells who computed an
+ * expert, of a prompt or of a step. */
 static void expect_lane(cpu_lane lane, size_t chunk, const float *alone, size_t n_vocab) {
     model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, few_slots(), 4);
-    const bool exact = chunk > 1 || lane == CPU_LANE_PROMPTS;
     float *got = calloc(N_IDS * n_vocab, sizeof *got);
     assert_non_null(got);
     p.lane = lane;
-    p.pin_experts = true;
+    p.pin_experts = lane != CPU_LANE_ALL;
     assert_int_equal(setenv("SILICEO_DOUBLE_ELAPSED_MS", "10000", 1), 0);
     const uint64_t on_cpu = logits_of_second(&p, chunk, got);
     assert_int_equal(unsetenv("SILICEO_DOUBLE_ELAPSED_MS"), 0);
@@ -445,19 +436,11 @@ static void expect_lane(cpu_lane lane, size_t chunk, const float *alone, size_t 
         assert_int_equal(on_cpu, 0);
     else
         assert_true(on_cpu > 0 || on_a_card());
-    if (exact) assert_memory_equal(alone, got, N_IDS * n_vocab * sizeof *got);
-    if (!exact && !on_a_card()) {
-        for (size_t i = 0; i < N_IDS; i++) {
-            assert_int_equal(vector_argmax(CPU_SCALAR, alone + i * n_vocab, n_vocab),
-                             vector_argmax(CPU_SCALAR, got + i * n_vocab, n_vocab));
-        }
-        const double d = mean_divergence(alone, got, N_IDS, n_vocab);
-        if (!(d <= 1e-4)) fail_msg("steps of %zu: %g", chunk, d);
-    }
+    assert_memory_equal(alone, got, N_IDS * n_vocab * sizeof *got);
     free(got);
 }
 
-static void the_cpu_lane_reads_the_gpus_activations(void **state) {
+static void the_cpu_lane_changes_no_bit(void **state) {
     (void)state;
     for (size_t chunk = 1; chunk <= N_IDS; chunk += N_IDS - 1) {
         size_t n_vocab = 0;
@@ -622,9 +605,9 @@ int main(void) {
         cmocka_unit_test(forgotten_slots_are_never_read),
         cmocka_unit_test(hidden_rows_are_those_that_the_head_reads),
         cmocka_unit_test(states_and_pages_are_copied_on_the_card),
-        cmocka_unit_test(the_cpu_lane_changes_rounding_alone),
+        cmocka_unit_test(the_cpu_lane_changes_rounding_of_float_rows_alone),
         cmocka_unit_test(the_cpu_lane_takes_what_the_bus_is_slow_to_bring),
-        cmocka_unit_test(the_cpu_lane_reads_the_gpus_activations),
+        cmocka_unit_test(the_cpu_lane_changes_no_bit),
         cmocka_unit_test(verified_rows_have_the_bits_of_steps_of_their_own),
         cmocka_unit_test(models_share_the_card_in_turn),
         cmocka_unit_test(a_model_larger_than_the_card_is_refused_with_both_sizes),

@@ -245,6 +245,7 @@ double case_matmul_gated(const kernel_device *device);
 /* cuda_expert_cases.c */
 double case_experts(const kernel_device *device);
 double case_experts_coming(const kernel_device *device);
+double case_experts_lane(const kernel_device *device);
 double case_experts_grouped(const kernel_device *device);
 double case_combine(const kernel_device *device);
 double case_router(const kernel_device *device);

@@ -29,6 +29,7 @@ const cuda_case cuda_cases[] = {
     {"matmul, gated in one launch or three", case_matmul_gated, 0},
     {"experts", case_experts, 1e-5},
     {"experts, missing ones coming", case_experts_coming, 0},
+    {"experts, a step on the CPU lane", case_experts_lane, 0},
     {"experts_fetch", case_experts_fetch, 0},
     {"router_fetch", case_router_fetch, 0},
     {"experts, grouped", case_experts_grouped, 1e-5},

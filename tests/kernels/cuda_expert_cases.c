@@ -147,7 +147,7 @@ static double experts_case(uint32_t type, uint32_t down_type, uint32_t n_ff, boo
         const float *mine = (float *)h->host + (size_t)p * n_ff;
         for (uint32_t i = 0; i < n_ff; i++)
             hidden[i] = (double)mine[i];
-        if (quantized && !same_as_cpu(ACT_Q8_16, mine,
+        if (quantized && !same_as_cpu(ACT_STEP_16, mine,
                                       (uint8_t *)h_act->host + (size_t)p * act_stride, n_ff))
             most = 1;
         if (quantized && is_quantized(down_type))

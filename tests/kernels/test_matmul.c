@@ -79,8 +79,8 @@ static size_t block_of(quant_type type) {
 
 static void check_sizes(quant_type type, act_format format) {
     static const size_t rows[] = {1, 3, 5, 16, 17, 33, 97};
-    static const size_t cols_256[] = {256, 512, 1024, 0};
-    static const size_t cols_32[] = {32, 64, 96, 128, 160, 544, 0};
+    static const size_t cols_256[] = {256, 512, 1280, 0};
+    static const size_t cols_32[] = {32, 64, 96, 128, 160, 544, 1056, 0};
     static const size_t cols_1[] = {1, 7, 16, 100, 256, 0};
     size_t block = block_of(type);
     const size_t *cols = block == 256 ? cols_256 : block == 32 ? cols_32 : cols_1;
@@ -100,12 +100,13 @@ static void integer_path_gives_the_oracles_bits(void **state) {
         check_sizes(all_types[i], act_format_of(all_types[i]));
 }
 
-static const act_format scaled[] = {ACT_Q8_16, ACT_Q8_16_PAIRS};
+static const act_format scaled[] = {ACT_STEP_16, ACT_STEP_32, ACT_Q8_16_PAIRS};
+enum { N_SCALED = sizeof scaled / sizeof scaled[0] };
 
 static void scales_of_16_columns_give_the_oracles_bits(void **state) {
     (void)state;
     for (size_t i = 0; i < N_TYPES; i++) {
-        for (size_t f = 0; f < 2 && block_of(all_types[i]) > 1; f++)
+        for (size_t f = 0; f < N_SCALED && block_of(all_types[i]) > 1; f++)
             check_sizes(all_types[i], scaled[f]);
     }
 }
@@ -135,7 +136,7 @@ static void large_matrices_give_the_oracles_bits(void **state) {
 static void pieces_of_columns_and_batches_of_tokens_do_not_show(void **state) {
     (void)state;
     static const quant_type types[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0};
-    for (size_t i = 0; i < 9; i++) {
+    for (size_t i = 0; i < 3 * (1 + N_SCALED); i++) {
         matmul_case c;
         const quant_type type = types[i % 3];
         const act_format format = i < 3 ? act_format_of(type) : scaled[i / 3 - 1];
@@ -157,11 +158,13 @@ static void pieces_of_columns_and_batches_of_tokens_do_not_show(void **state) {
 static void extreme_values_do_not_saturate(void **state) {
     (void)state;
     static const uint8_t fills[] = {0x00, 0xff, 0x80, 0x7f, 0xf0, 0x0f};
-    for (size_t i = 0; i < 3 * N_TYPES; i++) {
-        const quant_type type = all_types[i / 3];
+    enum { FORMATS = 1 + N_SCALED };
+    for (size_t i = 0; i < FORMATS * N_TYPES; i++) {
+        const quant_type type = all_types[i / FORMATS];
+        const size_t f = i % FORMATS;
         if (block_of(type) == 1) continue;
         matmul_case c;
-        case_make(&c, type, i % 3 == 0 ? act_format_of(type) : scaled[i % 3 - 1], 16, 512, 16);
+        case_make(&c, type, f == 0 ? act_format_of(type) : scaled[f - 1], 16, 512, 16);
         /* Activations at both ends of the range, the same sign over whole groups. */
         for (size_t t = 0; t < c.n_tokens; t++) {
             for (size_t k = 0; k < c.n_cols; k++)
@@ -254,9 +257,9 @@ static void expand_acts(const matmul_case *c, size_t token, float *x) {
 static void results_are_those_of_float64(void **state) {
     (void)state;
     for (size_t i = 0; i < N_TYPES; i++) {
-        const act_format formats[] = {ACT_F32, act_format_of(all_types[i]), ACT_Q8_16,
-                                      ACT_Q8_16_PAIRS};
-        for (int path = 0; path < (block_of(all_types[i]) == 1 ? 1 : 4); path++) {
+        const act_format formats[] = {ACT_F32, act_format_of(all_types[i]), ACT_STEP_16,
+                                      ACT_STEP_32, ACT_Q8_16_PAIRS};
+        for (int path = 0; path < (block_of(all_types[i]) == 1 ? 1 : 5); path++) {
             matmul_case c;
             case_make(&c, all_types[i], formats[path], 20, 1024, 3);
             float *got = new_floats(c.n_tokens * c.n_rows);

@@ -510,10 +510,10 @@ static void add_lane_line(memory_plan *plan, const model_config *c, const plan_r
     if (!r->has_lane || plan->n_slots >= plan->n_experts_total) return;
     uint64_t rows = plan->max_rows, pairs = rows * c->n_experts_used;
     uint64_t pinned = (rows + pairs) * c->n_embd * sizeof(float);
-    uint64_t own = rows * act_row_bytes(ACT_Q8_16, c->n_embd) +
+    uint64_t own = rows * 2 * act_row_bytes(ACT_Q8_16_PAIRS, c->n_embd) +
                    pairs * 2 *
                        (c->n_ff_expert * sizeof(float) +
-                        act_row_bytes(ACT_Q8_16, (c->n_ff_expert + 255) / 256 * 256));
+                        act_row_bytes(ACT_Q8_16_PAIRS, (c->n_ff_expert + 255) / 256 * 256));
     char *note = add_line(plan, "CPU lane", PLAN_PINNED, pinned + own);
     (void)snprintf(note, NOTE_BYTES, "rows of a step and its experts' outputs");
 }
