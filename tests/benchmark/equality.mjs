@@ -2,18 +2,20 @@
 // how many answers are those of each conversation alone.
 //
 //     node tests/benchmark/equality.mjs [--conversations 200] [--parts 5] [--again 3] [--jobs 2] [--seconds S] [--seed 20261130]
-//         [--combinations N] [--name equality]
+//         [--combinations N] [--name equality] [--calls]
 //
+// With --calls it is the conversations in which a tool is called, and then has answered.
 // Every combination gets all conversations, in so many parts, one in `again` of them twice (0: all).  So many combinations run beside
 // each other.  After S seconds, or on SIGTERM, none begins; those that take longest come first.  One whose worker cannot be
 // reached or refuses is begun once more, and counted.
-import { combinations, conversations, Equality } from '../clients/equality.mjs';
+import { combinations, conversations, conversationsWithCalls, Equality } from '../clients/equality.mjs';
 import { record } from './record.mjs';
 
 const args = process.argv.slice(2);
 const option = (name, fallback) => { const i = args.indexOf('--' + name); return i < 0 ? fallback : args[i + 1]; };
 const seed = Number(option('seed', 20261130)), list = combinations(seed).map((c, i) => ({ c, i })), n_all = list.length;
-const parts = Number(option('parts', 5)), again = Number(option('again', 3)), bodies = conversations(Number(option('conversations', 200)));
+const parts = Number(option('parts', 5)), again = Number(option('again', 3)), calls = args.includes('--calls');
+const bodies = calls ? conversationsWithCalls() : conversations(Number(option('conversations', 200)));
 const queue = list.slice(0, Number(option('combinations', n_all))).sort((a, b) => (b.c.pages === 'few') - (a.c.pages === 'few') || a.i - b.i);
 
 let limit = Date.now() + 1000 * Number(option('seconds', Infinity));

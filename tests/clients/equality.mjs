@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { root, startCoordinator, startWorker, stop, temporaryFolder, until } from './fleet.mjs';
 
-const MAX_TOKENS = 32, LONGEST = 1152; // tokens of the longest conversation with its answer
+const MAX_TOKENS = 32, MAX_CALL_TOKENS = 160, LONGEST = 1152; // tokens of the longest conversation with its answer
 const draft = 'deploy/models/draft.gguf';
 const library = 'You are the assistant of a small library at the harbour. The library opens at nine and closes at six, on Sundays at one. ' +
     'Readers may take five books for three weeks. Maps and newspapers stay in the house. The garden has a table with two chairs under the old tree. ' +
@@ -23,16 +23,24 @@ export function randomFrom(seed) {
 
 // --- what is asked ---
 
+const corpus = () => readFileSync(root + 'tests/golden/data/conversations.jsonl', 'utf8').trim().split('\n').map((line) => JSON.parse(line));
+const bodyOf = (item, i, messages = item.messages) => ({ model: 'demo', messages, ...(item.tools ? { tools: item.tools } : {}),
+    temperature: 0, max_tokens: MAX_TOKENS, ...(i % 2 === 0 ? { logprobs: true, top_logprobs: 2 } : {}), chat_template_kwargs: { enable_thinking: item.thinking } });
+
 // n conversations spread over the corpus.  Every third has a long system prompt that they share; every second wants log
 // probabilities, whose six digits tell also what turns no token.
 export function conversations(n) {
-    const all = readFileSync(root + 'tests/golden/data/conversations.jsonl', 'utf8').trim().split('\n').map((line) => JSON.parse(line));
+    const all = corpus();
     return Array.from({ length: n }, (_, i) => {
         const item = all[Math.floor(i * all.length / n)], own = item.messages.filter((m) => m.role !== 'system');
         const system = item.messages.find((m) => m.role === 'system')?.content ?? '';
-        return { model: 'demo', messages: i % 3 === 0 ? [{ role: 'system', content: library + system }, ...own] : item.messages, ...(item.tools ? { tools: item.tools } : {}),
-            temperature: 0, max_tokens: MAX_TOKENS, ...(i % 2 === 0 ? { logprobs: true, top_logprobs: 2 } : {}), chat_template_kwargs: { enable_thinking: item.thinking } };
+        return bodyOf(item, i, i % 3 === 0 ? [{ role: 'system', content: library + system }, ...own] : item.messages);
     });
+}
+
+// Those in which a tool was called at the end, as far as the question: the call is the answer, and its result the next turn.
+export function conversationsWithCalls() {
+    return corpus().filter((item) => item.messages.at(-1).role === 'tool').map((item, i) => ({ ...bodyOf(item, i, item.messages.slice(0, -2)), max_tokens: MAX_CALL_TOKENS }));
 }
 
 // Long answers in the background, that are there when others come and must make room for them.
@@ -50,7 +58,7 @@ async function whole(reply) {
     const text = await reply.text();
     if (reply.status !== 200) throw new Error(`${reply.status}: ${text}`);
     const answer = JSON.parse(text);
-    return { text: essence(answer.choices[0], answer.usage), content: answer.choices[0].message.content, cached: answer.usage.prompt_tokens_details.cached_tokens };
+    return { text: essence(answer.choices[0], answer.usage), message: answer.choices[0].message, cached: answer.usage.prompt_tokens_details.cached_tokens };
 }
 
 async function streamed(reply, begun) {
@@ -184,10 +192,13 @@ export class Equality {
             e.expected = [];
             e.next = [];
             for (const [i, body] of bodies.entries()) {
-                const { text, content } = await ask(e.url, body);
+                const { text, message } = await ask(e.url, body), calls = message.tool_calls ?? [];
                 e.expected.push(text);
-                if (i % 4 !== 1 || !content) continue;
-                const next = { ...body, messages: [...body.messages, { role: 'assistant', content }, { role: 'user', content: 'Thank you.' }] };
+                if (calls.length === 0 && (i % 4 !== 1 || !message.content)) continue;
+                // What an SDK sends back: a message as it came, deliberation and all, and before a user's word its text alone.
+                const more = calls.length > 0 ? [message, ...calls.map(({ id }) => ({ role: 'tool', tool_call_id: id, content: '{"temperature": 12, "sky": "clear"}' }))]
+                    : [{ role: 'assistant', content: message.content }, { role: 'user', content: 'Thank you.' }];
+                const next = { ...body, messages: [...body.messages, ...more] };
                 e.next[i] = { body: next, expected: (await ask(e.url, next)).text };
             }
             e.expectedChores = [];
