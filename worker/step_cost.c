@@ -97,6 +97,7 @@ uint32_t step_cost_cut_rows(const step_cost *c, uint32_t depth, uint32_t n_layer
 }
 
 uint32_t step_cost_layers(const step_cost *c, const step_cost_piece *p, double bound_ms) {
+    if (p->n_done >= p->n_layers) return 0;
     uint32_t left = p->n_layers - p->n_done, most = (p->n_layers - 1) / UNKNOWN_SLICES + 1;
     double each = p->n_done > 0 ? p->slowest_ms : layer_ms(c, p->depth, p->n_rows, p->n_layers);
     if (each > 0) {
