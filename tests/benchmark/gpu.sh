@@ -179,9 +179,10 @@ run_correct() {
     compare f32-prompt 75 max_diff 1e-4 "--backend cpu $f32" "--backend $backend $f32 --chunk 512"
     # Both quantize, each in its way, and these ids are no text: near ties of the router part them.
     compare int8-prompt 75 kl_mean 1 "--backend cpu" "--backend $backend --chunk 512"
-    for case in on-64-1 all-64-1 prompts-64-512 on-64-512 all-32-1 on-32-512; do # no bit tells of the CPU lane
-        IFS=- read -r lane slots chunk <<< "$case"
-        compare lane-$case 75 max_diff 0 "--backend $backend --slots $slots --chunk $chunk" \
+    for case in "on 64 1" "all 64 1" "prompts 64 512" "on 64 512" "all 32 1" "on 32 512"; do # no bit tells of the CPU lane
+        set -- $case
+        lane=$1 slots=$2 chunk=$3
+        compare "lane-$lane-$slots-$chunk" 75 max_diff 0 "--backend $backend --slots $slots --chunk $chunk" \
             "--backend $backend --slots $slots --chunk $chunk --cpu-lane $lane"
     done
     greedy all "--slots all"

@@ -90,8 +90,9 @@ static void multiply(cpu_tier tier, const part *p, const uint8_t *record, act_fo
 /* What a tier makes of all pairs: h [PAIRS][n_ff], and out [ROWS][n_embd] is added to. */
 static void run_on_cpu(cpu_tier tier, const lane_model *m, const float *x, float *h,
                        float *out) {
-    float *up = calloc(m->n_ff + m->n_embd, sizeof *up), *y = up + m->n_ff;
+    float *up = calloc(m->n_ff + m->n_embd, sizeof *up);
     if (up == NULL) abort();
+    float *y = up + m->n_ff;
     for (size_t p = 0; p < PAIRS; p++) {
         const uint8_t *record = m->record[experts[p]]->host;
         const float *row = x + p / USED * m->n_embd;
