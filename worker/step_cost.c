@@ -97,14 +97,14 @@ uint32_t step_cost_cut_rows(const step_cost *c, uint32_t depth, uint32_t n_layer
 }
 
 uint32_t step_cost_layers(const step_cost *c, const step_cost_piece *p, double bound_ms) {
-    if (p->n_done >= p->n_layers) return 0;
     uint32_t left = p->n_layers - p->n_done, most = (p->n_layers - 1) / UNKNOWN_SLICES + 1;
     double each = p->n_done > 0 ? p->slowest_ms : layer_ms(c, p->depth, p->n_rows, p->n_layers);
     if (each > 0) {
         double n = room_ms(c, bound_ms) / each;
-        most = n >= left ? left : n < 1 ? 1 : (uint32_t)n;
+        most = n >= left ? left : (uint32_t)n;
     }
     if (most > left) most = left;
+    if (most == 0) most = 1;
     uint32_t n_slices = (left - 1) / most + 1;
     return (left - 1) / n_slices + 1;
 }
