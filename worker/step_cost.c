@@ -103,10 +103,9 @@ uint32_t step_cost_layers(const step_cost *c, const step_cost_piece *p, double b
         double n = room_ms(c, bound_ms) / each;
         most = n >= left ? left : (uint32_t)n;
     }
-    if (most > left) most = left;
     if (most == 0) most = 1;
-    uint32_t n_slices = (left - 1) / most + 1;
-    return (left - 1) / n_slices + 1;
+    uint32_t n_slices = (left + most - 1) / most;
+    return n_slices > 1 ? (left + n_slices - 1) / n_slices : left;
 }
 
 void step_cost_add_slice(step_cost *c, step_cost_piece *p, uint32_t n_layers, double took_ms) {
