@@ -93,7 +93,6 @@ const of = (name) => result(name).figures;
 const users = (name) => [1, 2, 4, 8, 16].map((n) => of(name)[`users${n}_total_tok_per_s`]);
 const range = (values) => [Math.min(...values), Math.max(...values)];
 const pick = (figures, ending) => Object.entries(figures).filter(([key]) => key.endsWith(ending)).map(([, value]) => value);
-const sum = (...keys) => ['equality', 'equality-rest'].flatMap((name) => keys.map((key) => of(name)[key])).reduce((a, b) => a + b, 0);
 const said = [
     ['h200-9b', 'in # MiB decodes a token in # ms, # behind 31,000', (f) => [f.vram_peak_mib, f.decode_ms_at_1, f.decode_ms_at_31000]],
     ['h200-context', 'the 35B in # MiB decodes # (F16) to # (Q4) tok/s and takes prompts at # to #', (f) => [f.f16_8192_vram_peak_mib, f.f16_8192_decode_tok_per_s, f.q4_8192_decode_tok_per_s, ...range(pick(f, '_8192_prefill_tok_per_s'))]],
@@ -107,8 +106,9 @@ const said = [
     ['batch-users-N', '1 to 16 users at once get # to # times', () => range([1, 2, 4, 8, 16].map((n) => result(`batch-users-${n}`).ratio.total_tok_per_s))],
     ['batch-beside', 'a stream waits # ms for a token (p99, bound #', (f) => [f.beside_gap_p99_ms, f.step_max_ms]],
     ['prefix-cpu', 'behind a system prompt of # tokens begins after # ms, after # where', (f) => [f.system_tokens, f.last_ttft_ms, f.last_cold_ttft_ms]],
-    ['equality', 'in # combinations', (f) => [f.combinations_of_all_pairs]],
-    ['equality', '# of # are those of each alone, with # displaced, # gone on from what was held and # read from disk', () => [sum('equal'), sum('answers'), sum('displaced'), sum('hits_from_states', 'hits_from_ram'), sum('read_from_disk')]],
+    ['equality', 'Greedy answers of # conversations, served by a real worker in # combinations', (f) => [f.conversations, f.combinations_of_all_pairs]],
+    ['equality', '# of # are those of each alone, with # displaced, # gone on from what was held and # read from disk', (f) => [f.equal, f.answers, f.displaced, f.hits_from_states + f.hits_from_ram, f.read_from_disk]],
+    ['equality-calls', 'of # more, whose answer is a call of a tool and its result the next turn, # of # (', (f) => [f.conversations, f.equal, f.answers]],
     ['constrained', 'A schema costs # to # %', (f) => range(pick(f, '_slower_percent'))],
     ['embeddings', 'a vector takes # ms, 64 in one request #', (f) => [f.inputs_1_p50_ms, f.inputs_64_p50_ms]],
     ['speculate-cpu', 'Guessed tokens bring # times the speed', (f) => [f.counted_auto_speed_up]],
