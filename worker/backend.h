@@ -165,8 +165,8 @@ typedef struct backend_ops {
     void (*page_load)(backend *b, uint32_t page, const void *bytes);
     void (*page_copy)(backend *b, uint32_t to, uint32_t from);
 
-    void (*forget_experts)(backend *b); /* empty the slots */
-    void (*set_trial)(backend *b, bool trial);                /* see model.h */
+    void (*forget_experts)(backend *b);        /* empty the slots */
+    void (*set_trial)(backend *b, bool trial); /* see model.h */
     const uint32_t *(*expert_uses)(const backend *b);
     void (*read_stats)(const backend *b, model_stats *out);
 } backend_ops;

@@ -68,7 +68,10 @@ typedef struct cuda_experts {
     int32_t *ahead;     /* [n_ahead <= CUDA_STAGING_SLOTS] */
     bool *is_ahead;     /* [n_experts] */
     uint32_t n_ahead, ahead_layer;
-    cuda_event ahead_here;
+    uint32_t n_coming; /* of them, of the running layer, */
+    double
+        since_arrived_ns; /* whose router was done so long after the records of the one before */
+    cuda_event ahead_here, routed;
     /* Steps whose missing experts the GPU brings in (backend_cuda_fetch.c). */
     bool fetches;      /* the running step is one */
     bool tables_stale; /* the device's tables are not the cache's */

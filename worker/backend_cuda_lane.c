@@ -20,6 +20,7 @@
 #include "kernels/cuda/experts.h"
 #include "worker/backend_cpu.h"
 #include "worker/lane_rates.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -301,6 +302,13 @@ static size_t order_missing(cuda_lane *lane, const cuda_experts *x) {
     return n;
 }
 
+/* A prompt's records that came before the router are on their way since the layer's before arrived. */
+static double bus_is_busy_ns(const backend_cuda *b, const cuda_span *s) {
+    const cuda_experts *x = &b->experts;
+    if (s->decodes) return 0;
+    return fmax(0, x->n_coming * x->lane->rates.ship_ns - x->since_arrived_ns);
+}
+
 void cuda_lane_choose(backend_cuda *b, const cuda_span *s, bool all, size_t most_shipped) {
     cuda_experts *x = &b->experts;
     cuda_lane *lane = x->lane;
@@ -310,9 +318,9 @@ void cuda_lane_choose(backend_cuda *b, const cuda_span *s, bool all, size_t most
     lane->kind = s->decodes ? LANE_STEPS : LANE_PROMPTS;
     size_t n = order_missing(lane, x), most = n;
     if (lane->reads_records && most > MOST_RECORDS) most = MOST_RECORDS;
-    x->n_on_cpu =
-        all ? most
-            : lane_rates_split(&lane->rates, lane->kind, lane->rows, n, most, most_shipped);
+    x->n_on_cpu = all ? most
+                      : lane_rates_split(&lane->rates, lane->kind, lane->rows, n, most,
+                                         most_shipped, bus_is_busy_ns(b, s));
     for (size_t k = 0; k < x->n_on_cpu; k++)
         x->on_cpu[lane->order[k] & ((1u << INDEX_BITS) - 1)] = true;
     if (n > 0 && x->n_on_cpu == 0) lane_rates_add(&lane->rates, lane->kind, 0, 0, 0);

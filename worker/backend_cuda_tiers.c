@@ -19,6 +19,7 @@ static status init_events(backend_cuda *b, error *err) {
     if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventCreate, &x->sent, CUDA_EVENT_NO_TIMING);
     if (rc == STATUS_OK)
         rc = CUDA_CALL(d, err, cuEventCreate, &x->ahead_here, CUDA_EVENT_NO_TIMING);
+    if (rc == STATUS_OK) rc = CUDA_CALL(d, err, cuEventCreate, &x->routed, 0); /* timed, too */
     for (size_t i = 0; i < 2 && rc == STATUS_OK; i++)
         rc = CUDA_CALL(d, err, cuEventCreate, &x->wave_done[i], CUDA_EVENT_NO_TIMING);
     for (size_t i = 0; i < CUDA_RECORD_BUFFERS && rc == STATUS_OK; i++)
@@ -274,6 +275,7 @@ void cuda_experts_release(backend_cuda *b) {
         if (x->wave_done[i] != NULL) (void)d->cuEventDestroy(x->wave_done[i]);
     }
     if (x->arrived != NULL) (void)d->cuEventDestroy(x->arrived);
+    if (x->routed != NULL) (void)d->cuEventDestroy(x->routed);
     if (x->ahead_here != NULL) (void)d->cuEventDestroy(x->ahead_here);
     if (x->sent != NULL) (void)d->cuEventDestroy(x->sent);
     if (x->filled != NULL) (void)d->cuEventDestroy(x->filled);

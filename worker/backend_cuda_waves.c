@@ -345,11 +345,25 @@ static void run_waves(backend_cuda *b, const wave_frame *f, uint32_t layer,
     run_combine(b, f->span, of_lane);
 }
 
+/* What came ahead began to when the layer before had its own records. */
+static void watch_ahead(backend_cuda *b, uint32_t layer) {
+    cuda_experts *x = &b->experts;
+    float ms = 0;
+    x->n_coming = x->n_ahead > 0 && x->ahead_layer == layer ? x->n_ahead : 0;
+    if (x->n_coming == 0 || b->failed != STATUS_OK ||
+        b->driver->cuEventElapsedTime(&ms, x->arrived, x->routed) != CUDA_OK)
+        x->n_coming = 0;
+    x->since_arrived_ns = (double)ms * 1e6;
+}
+
 void cuda_run_prompt(backend_cuda *b, const cuda_span *s, const layer_weights *l,
                      uint32_t layer, bool quantized, bool shared_quantized) {
     wave_frame f = {.span = s, .layer = l, .quantized = quantized};
     if (b->experts.cache != NULL) {
-        if (cuda_read_choice(b, s)) run_waves(b, &f, layer, shared_quantized);
+        (void)CUDA_DO(b, cuEventRecord, b->experts.routed, b->compute);
+        if (!cuda_read_choice(b, s)) return;
+        watch_ahead(b, layer);
+        run_waves(b, &f, layer, shared_quantized);
         return;
     }
     run_sort(b, s);

@@ -91,7 +91,7 @@ void lane_rates_enqueued(lane_rates *r, size_t n, double ns) {
 }
 
 size_t lane_rates_split(const lane_rates *r, lane_kind kind, const uint32_t *rows, size_t n,
-                        size_t most_cpu, size_t most_bus) {
+                        size_t most_cpu, size_t most_bus, double busy_ns) {
     double cpu_ns = layer_ns(r, kind), out_ns = 0, best_ns = HUGE_VAL;
     size_t best = 0;
     for (size_t k = 0; k <= n && k <= most_cpu; k++) {
@@ -101,13 +101,14 @@ size_t lane_rates_split(const lane_rates *r, lane_kind kind, const uint32_t *row
         }
         double left = (double)(n - k);
         double cpu = k > 0 ? cpu_ns + left * r->enqueue_ns : 0;
-        double later = fmax(cpu, left * r->ship_ns) + out_ns;
+        double bus = busy_ns + left * r->ship_ns;
+        double later = fmax(cpu, bus) + out_ns;
         bool fits = n - k <= most_bus;
         if (later < best_ns || n - best > most_bus) {
             best_ns = later;
             best = k;
         }
-        if (fits && cpu > left * r->ship_ns) break; /* longer and longer from here on */
+        if (fits && cpu > bus) break; /* longer and longer from here on */
     }
     return best;
 }

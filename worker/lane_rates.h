@@ -58,9 +58,10 @@ void lane_rates_shipped(lane_rates *r, size_t n, double ns, bool alone);
 void lane_rates_enqueued(lane_rates *r, size_t n, double ns);
 
 /* Of n missing experts with rows[i] rows, ascending, how many of the first the CPU takes; never
- * more than most_cpu, and so many that no more than most_bus are left, where both can be. */
+ * more than most_cpu, and so many that no more than most_bus are left, where both can be.  The bus
+ * has other records under way that the layer waits for, too, for busy_ns from now. */
 size_t lane_rates_split(const lane_rates *r, lane_kind kind, const uint32_t *rows, size_t n,
-                        size_t most_cpu, size_t most_bus);
+                        size_t most_cpu, size_t most_bus, double busy_ns);
 
 /* A step of n_rows decoding rows missed so many experts a layer. */
 void lane_rates_step(lane_rates *r, uint32_t n_rows, double misses);
