@@ -91,8 +91,9 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
     uint64_t half_ns = (uint64_t)budget_ms * 500000u;
     model_stats opened;
     model_read_stats(e->model, &opened);
-    /* Where slots began full, what they hold is worth more than what these ids use. */
-    model_set_trial(e->model, opened.slots_filled > 0);
+    /* Where slots began full, what they hold is worth more than what these ids use; and a list of
+     * uses is of texts. */
+    model_set_trial(e->model, opened.slots_filled > 0 || e->params.experts_dir != NULL);
     if (s.n_tokens > MODEL_CHUNK_TOKENS) s.n_tokens = MODEL_CHUNK_TOKENS;
     model_state_clear(e->model, 0);
     rc = measure(e, &s, cap / 2, 0, prefill_tok_per_s, err);

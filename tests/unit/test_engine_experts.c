@@ -155,7 +155,12 @@ static void a_list_is_written_now_and_then_and_only_when_there_is_news(void **st
     engine_run r;
     run_open(&r, &p);
     (void)snprintf(f.file, sizeof f.file, "%s/%s.experts", f.path, engine_file_hash(r.e));
+    double prefill = 0, decode = 0;
+    error err = {0};
+    assert_int_equal(engine_measure(r.e, 20, &prefill, &decode, &err), STATUS_OK);
+    engine_tend_experts(r.e, 4000);
     engine_tend_experts(r.e, 5000);
+    assert_false(is_there(f.file)); /* a measurement is no text */
     assert_true(run_one(&r, WIRE_CHAT, PRODUCT "}")->done);
     engine_tend_experts(r.e, 5999);
     assert_false(is_there(f.file));
