@@ -581,10 +581,7 @@ static void a_model_larger_than_the_card_is_refused_with_both_sizes(void **state
 
 static int set_up(void **state) {
     if (choose_driver(state) != 0) return -1;
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-cuda-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    if (mkdtemp(folder) == NULL) return -1;
+    if (!make_temporary(folder, sizeof folder)) return -1;
     (void)snprintf(small_path, sizeof small_path, "%s/model.gguf", folder);
     return generate_model(small_params, small_path) ? 0 : -1;
 }

@@ -11,10 +11,9 @@
 #include <cmocka.h>
 
 #include "tests/engine_run.h"
+#include "tests/files.h"
 #include "tests/golden/cuda_double.h"
-#include <spawn.h>
 #include <stdio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { SLOTS = 14, N_IDS = 4 };
@@ -26,7 +25,7 @@ static const char small_params[] =
 static const char body[] = "{\"prompt\":[5,6,7,8,9,10],\"max_tokens\":4,"
                            "\"temperature\":0,\"ignore_eos\":true}";
 
-static char folder[64], path[80], list[160];
+static char folder[200], path[220], list[300];
 
 static engine_params slot_params(void) {
     engine_params p = run_params();
@@ -72,27 +71,12 @@ static uint64_t hits_of(const answer *a) {
     return a->after.expert_hits - a->before.expert_hits;
 }
 
-static bool make_small_model(void) {
-    const char *build = getenv("SILICEO_BUILD");
-    char program[512], name[] = "make_model", params[] = "--params", out[] = "--out";
-    char text[sizeof small_params];
-    pid_t child = 0;
-    int result = -1;
-    (void)snprintf(program, sizeof program, "%s/make_model", build != NULL ? build : "build");
-    memcpy(text, small_params, sizeof text);
-    char *words[] = {name, params, text, out, path, NULL};
-    return posix_spawn(&child, program, NULL, NULL, words, environ) == 0 &&
-           waitpid(child, &result, 0) == child && result == 0;
-}
-
 static answer plain;
 
 static int begin(void **state) {
-    const char *tmp = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%.32s/experts-XXXXXX", tmp != NULL ? tmp : "/tmp");
-    if (mkdtemp(folder) == NULL) return -1;
+    if (!make_temporary(folder, sizeof folder)) return -1;
     (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
-    if (!make_small_model() || choose_driver(state) != 0) return -1;
+    if (!generate_model(small_params, path) || choose_driver(state) != 0) return -1;
     const engine_params p = slot_params();
     plain = ask(&p);
     return 0;

@@ -14,8 +14,8 @@
 
 #include "common/json.h"
 #include "tests/engine_run.h"
+#include "tests/files.h"
 #include <stdio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { N_BODIES = 6, STREAM = 0, LONG = 1, N_VOCAB = 500 /* ids that every model here has */ };
@@ -155,32 +155,14 @@ static void pieces_cut_by_layers_change_no_answer(void **state) {
     assert_cuts_change_nothing(&params, "a draft, means");
 }
 
-static bool make_model(const char *params, const char *path) {
-    const char *build = getenv("SILICEO_BUILD");
-    char program[512];
-    int result = -1;
-    (void)snprintf(program, sizeof program, "%s/make_model", build != NULL ? build : "build");
-    (void)fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        if (freopen("/dev/null", "w", stdout) == NULL) _exit(127);
-        (void)execl(program, program, "--params", params, "--out", path, (char *)NULL);
-        _exit(127);
-    }
-    return child > 0 && waitpid(child, &result, 0) == child && result == 0;
-}
-
 /* Its block wants the rows of whole prompts, which come with the last slice. */
 static void nor_where_the_models_own_block_guesses(void **state) {
     (void)state;
-    const char *base = getenv("TMPDIR");
     char folder[256], path[512];
-    (void)snprintf(folder, sizeof folder, "%s/siliceo-slices-XXXXXX",
-                   base != NULL ? base : "/tmp");
-    assert_non_null(mkdtemp(folder));
+    assert_true(make_temporary(folder, sizeof folder));
     (void)snprintf(path, sizeof path, "%s/model.gguf", folder);
-    assert_true(
-        make_model("{\"arch\":\"qwen35moe\",\"hidden\":64,\"mtp\":true,\"seed\":18}", path));
+    assert_true(generate_model(
+        "{\"arch\":\"qwen35moe\",\"hidden\":64,\"mtp\":true,\"seed\":18}", path));
     engine_params params = cutting_params();
     params.model_path = path;
     params.speculate = SPECULATE_MTP;

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "tests/files.h"
 #include "worker/memory/expert_list.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,14 +110,12 @@ static void more_rows_than_are_ever_counted_are_refused(void **state) {
 /* --- files --- */
 
 typedef struct folder {
-    char base[64], path[80], file[160];
+    char base[200], path[220], file[300];
 } folder;
 
 static folder make_folder(void) {
     folder f = {"", "", ""};
-    const char *tmp = getenv("TMPDIR");
-    (void)snprintf(f.base, sizeof f.base, "%.32s/experts-XXXXXX", tmp != NULL ? tmp : "/tmp");
-    assert_non_null(mkdtemp(f.base));
+    assert_true(make_temporary(f.base, sizeof f.base));
     (void)snprintf(f.path, sizeof f.path, "%s/lists", f.base);
     (void)snprintf(f.file, sizeof f.file, "%s/%s.experts", f.path, list.identity);
     return f;
@@ -183,7 +182,7 @@ static void what_cannot_be_read_or_written_is_said(void **state) {
     assert_non_null(strstr(err.text, f.file));
     assert_int_equal(expert_list_save(&list, f.path, uses, &err), STATUS_IO);
     assert_non_null(strstr(err.text, f.file));
-    char none[128];
+    char none[256];
     (void)snprintf(none, sizeof none, "%s/no/folder", f.base);
     assert_int_equal(expert_list_save(&list, none, uses, &err), STATUS_IO);
     assert_non_null(strstr(err.text, none));

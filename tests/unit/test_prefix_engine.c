@@ -12,6 +12,7 @@
 
 #include "common/json.h"
 #include "tests/engine_run.h"
+#include "tests/files.h"
 #include "worker/model/model.h"
 #include <stdio.h>
 
@@ -737,10 +738,8 @@ static void closing_leaves_nothing_of_what_runs_ahead(void **state) {
 /* The process ends in between; RAM holds one chat alone, so that the others come from disk. */
 static void a_chat_goes_on_from_disk_after_a_restart(void **state) {
     (void)state;
-    char folder[64], command[128];
-    const char *base = getenv("TMPDIR");
-    (void)snprintf(folder, sizeof folder, "%.40s/prefix-XXXXXX", base != NULL ? base : "/tmp");
-    assert_non_null(mkdtemp(folder));
+    char folder[200], command[256];
+    assert_true(make_temporary(folder, sizeof folder));
     engine_params params = params_of_model();
     params.n_sequences = 2;
     params.prefix_ram_mib = 4;
