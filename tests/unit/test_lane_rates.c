@@ -67,7 +67,8 @@ static void both_ends_come_at_the_same_time(void **state) {
     for (size_t i = 0; i < 50; i++)
         lane_rates_add(&r, LANE_PROMPTS, 100, 1000, 100 * 20e3 + 900 * 1e3);
     size_t less = 0;
-    for (double busy = 0; busy <= 1e6; busy += 500e3) { /* records that are under way already */
+    for (int us = 0; us <= 1000; us += 500) { /* of records that are under way already */
+        const double busy = us * 1e3;
         size_t k = lane_rates_split(&r, LANE_PROMPTS, rows, N, N, N, busy);
         double cpu = 0, bus = busy + (double)(N - k) * r.ship_ns;
         for (size_t i = 0; i < k; i++)
