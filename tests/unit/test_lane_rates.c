@@ -117,6 +117,26 @@ static void steps_with_many_misses_are_split_and_stay_so(void **state) {
     assert_false(lane_rates_gathers(&r, 1));
 }
 
+/* One sequence with few misses: at 164 us a record (PCIe 3) the CPU pays from 1.2 a layer on, at
+ * 36 us not at two. */
+static void a_slow_bus_makes_one_sequence_split(void **state) {
+    (void)state;
+    static const struct {
+        double ship_ns, misses;
+        bool gathers;
+    } cases[] = {{164e3, 1.4, true}, {164e3, 0.3, false}, {36e3, 1.4, false}, {36e3, 2, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lane_rates r = rates_of(cases[i].ship_ns);
+        for (int k = 0; k < 50; k++) { /* 45 us an expert, and 50 a layer */
+            lane_rates_add(&r, LANE_STEPS, 1 + (size_t)k % 3, 1 + (size_t)k % 3,
+                           50e3 + 45e3 * (1 + k % 3));
+            lane_rates_step(&r, 1, cases[i].misses);
+        }
+        if (lane_rates_gathers(&r, 1) != cases[i].gathers)
+            fail_msg("%g ns, %g misses", cases[i].ship_ns, cases[i].misses);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cost_of_an_expert_is_learnt_by_its_rows),
@@ -125,6 +145,7 @@ int main(void) {
         cmocka_unit_test(both_ends_come_at_the_same_time),
         cmocka_unit_test(limits_of_the_split_are_kept),
         cmocka_unit_test(steps_with_many_misses_are_split_and_stay_so),
+        cmocka_unit_test(a_slow_bus_makes_one_sequence_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
