@@ -26,6 +26,8 @@ typedef struct asked {
 } asked;
 
 static asked bodies[N_BODIES];
+static run_answer
+    *alone; /* [N_BODIES] the demo model's answers, uncut; vectors of last tokens */
 
 /* "[ids]", those of one text; the same texts begin alike. */
 static void add_ids(json_text *out, uint64_t text, int n) {
@@ -47,28 +49,6 @@ static void add_body(asked *out, wire_kind kind, uint64_t text, int n, const cha
     json_text_format(&body, "%s}", kind == WIRE_EMBED ? "]" : more);
     assert_false(body.failed);
     *out = (asked){kind, body.bytes};
-}
-
-static int make_bodies(void **state) {
-    (void)state;
-    static const char greedy[] = ",\"temperature\":0,\"max_tokens\":12,\"ignore_eos\":true",
-                      many[] = ",\"temperature\":0,\"max_tokens\":220,\"ignore_eos\":true",
-                      drawn[] = ",\"temperature\":0.8,\"seed\":7,\"n\":3,\"max_tokens\":10",
-                      told[] = ",\"temperature\":0,\"max_tokens\":6,\"logprobs\":3";
-    add_body(&bodies[STREAM], WIRE_COMPLETION, 1, 70, many);
-    add_body(&bodies[LONG], WIRE_COMPLETION, 2, 700, greedy);
-    add_body(&bodies[2], WIRE_EMBED, 3, 330, "");
-    add_body(&bodies[3], WIRE_COMPLETION, 4, 400, drawn);
-    add_body(&bodies[4], WIRE_COMPLETION, 2, 610, told); /* it begins as the long one */
-    add_body(&bodies[5], WIRE_COMPLETION, 5, 65, greedy);
-    return 0;
-}
-
-static int free_bodies(void **state) {
-    (void)state;
-    for (int i = 0; i < N_BODIES; i++)
-        free(bodies[i].body);
-    return 0;
 }
 
 static void submit(engine_run *run, uint64_t request, const asked *what, uint32_t priority) {
@@ -124,8 +104,33 @@ static engine_params cutting_params(void) {
     return params;
 }
 
-static void assert_cuts_change_nothing(const engine_params *params, const char *what) {
-    run_answer *alone = answer_alone(params);
+static int set_up(void **state) {
+    (void)state;
+    static const char greedy[] = ",\"temperature\":0,\"max_tokens\":12,\"ignore_eos\":true",
+                      many[] = ",\"temperature\":0,\"max_tokens\":120,\"ignore_eos\":true",
+                      drawn[] = ",\"temperature\":0.8,\"seed\":7,\"n\":3,\"max_tokens\":10",
+                      told[] = ",\"temperature\":0,\"max_tokens\":6,\"logprobs\":3";
+    add_body(&bodies[STREAM], WIRE_COMPLETION, 1, 70, many);
+    add_body(&bodies[LONG], WIRE_COMPLETION, 2, 450, greedy);
+    add_body(&bodies[2], WIRE_EMBED, 3, 200, "");
+    add_body(&bodies[3], WIRE_COMPLETION, 4, 270, drawn);
+    add_body(&bodies[4], WIRE_COMPLETION, 2, 420, told); /* it begins as the long one */
+    add_body(&bodies[5], WIRE_COMPLETION, 5, 65, greedy);
+    engine_params params = cutting_params();
+    alone = answer_alone(&params);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    free(alone);
+    for (int i = 0; i < N_BODIES; i++)
+        free(bodies[i].body);
+    return 0;
+}
+
+static void assert_cuts_change_nothing(const engine_params *params, const run_answer *expected,
+                                       const char *what) {
     engine_run run = {0};
     run_open(&run, params);
     for (int i = 0; i < N_BODIES; i++) {
@@ -135,9 +140,8 @@ static void assert_cuts_change_nothing(const engine_params *params, const char *
     run_all(&run);
     assert_true(n_slices(&run) > 20);
     for (int i = 0; i < N_BODIES; i++)
-        assert_same(&run.answers[i], &alone[i], what, i);
+        assert_same(&run.answers[i], &expected[i], what, i);
     run_close(&run);
-    free(alone);
 }
 
 static void pieces_cut_by_layers_change_no_answer(void **state) {
@@ -147,12 +151,14 @@ static void pieces_cut_by_layers_change_no_answer(void **state) {
     params.speculate = SPECULATE_LOOKUP;
     params.prefix_ram_mib = 32;
     params.prefix_every_tokens = 64;
-    assert_cuts_change_nothing(&params, "few slots, look-up, beginnings");
+    assert_cuts_change_nothing(&params, alone, "few slots, look-up, beginnings");
     params = cutting_params();
     params.speculate = SPECULATE_DRAFT;
     params.draft_path = "deploy/models/draft.gguf";
     params.pooling = POOLING_MEAN;
-    assert_cuts_change_nothing(&params, "a draft, means");
+    run_answer *means = answer_alone(&params);
+    assert_cuts_change_nothing(&params, means, "a draft, means");
+    free(means);
 }
 
 /* Its block wants the rows of whole prompts, which come with the last slice. */
@@ -168,7 +174,9 @@ static void nor_where_the_models_own_block_guesses(void **state) {
     params.speculate = SPECULATE_MTP;
     params.draft_tokens = 2;
     params.fixed_depth = true;
-    assert_cuts_change_nothing(&params, "mtp");
+    run_answer *expected = answer_alone(&params);
+    assert_cuts_change_nothing(&params, expected, "mtp");
+    free(expected);
     (void)unlink(path);
     (void)rmdir(folder);
 }
@@ -189,7 +197,6 @@ static void who_goes_between_two_slices_leaves_nothing(void **state) {
     engine_params params = cutting_params();
     params.prefix_ram_mib = 32;
     params.prefix_every_tokens = 128;
-    run_answer *alone = answer_alone(&params);
     engine_run run = {0};
     run_open(&run, &params);
     submit(&run, STREAM, &bodies[STREAM], 0);
@@ -210,7 +217,6 @@ static void who_goes_between_two_slices_leaves_nothing(void **state) {
     engine_close(run.e);
     assert_true(run.answers[STREAM].failed && run.answers[12].failed);
     free(run.answers);
-    free(alone);
 }
 
 /* Background between two slices, when its place is wanted: what it has is kept when the piece has run,
@@ -221,7 +227,6 @@ static void who_gives_way_between_two_slices_answers_the_same(void **state) {
         engine_params params = cutting_params();
         params.n_sequences = 2;
         params.park_mib = park_mib;
-        run_answer *alone = answer_alone(&params);
         engine_run run = {0};
         engine_stats stats;
         run_open(&run, &params);
@@ -238,7 +243,6 @@ static void who_gives_way_between_two_slices_answers_the_same(void **state) {
         assert_same(&run.answers[LONG], &alone[LONG], "displaced", LONG);
         assert_same(&run.answers[5], &alone[5], "who came", 5);
         run_close(&run);
-        free(alone);
     }
 }
 
@@ -249,5 +253,5 @@ int main(void) {
         cmocka_unit_test(who_goes_between_two_slices_leaves_nothing),
         cmocka_unit_test(who_gives_way_between_two_slices_answers_the_same),
     };
-    return cmocka_run_group_tests(tests, make_bodies, free_bodies);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }
