@@ -1,6 +1,7 @@
 /* experts_fetch.cu - missing experts from host memory to slots; kernels/cuda/experts_fetch.h.
  *
- * Launch  router_fetch: one block, a warp a row.  Tables are in shared memory before the logits
+ * Launch  router_fetch: one block, a warp a row and one that finds victims meanwhile: three loads,
+ *         each of which waits for the one before.  Tables are in shared memory before the logits
  *         are there.
  *         experts_fetch: grid FETCH_BLOCKS, block FETCH_BLOCK.  Every block finds out by itself
  *         what is missing and where it goes, from tables that nobody writes meanwhile; all copy;
@@ -26,7 +27,7 @@ typedef struct fetch_plan {
     uint32_t before[FETCH_MAX_PAIRS];  /* how many of those are before this pair */
     bool misses[FETCH_MAX_PAIRS];
     uint32_t candidate[WARP];
-    uint32_t n_missing, number, n_victims, begin, next;
+    uint32_t number, n_victims, begin, next;
 } fetch_plan;
 
 DEVICE uint64_t record_address(const unsigned char *base, const experts_fetch_args &a,
@@ -35,11 +36,12 @@ DEVICE uint64_t record_address(const unsigned char *base, const experts_fetch_ar
 }
 
 /* Before the wait: no launch between this layer's plan and the one before it writes any of this.
- * All threads come here and to what follows, for the barriers. */
+ * All threads come here and to what follows, for the barriers; the last warp looks for victims. */
 DEVICE void look_ahead(const experts_fetch_args &a, fetch_plan &p) {
-    const uint32_t i = threadIdx.x;
+    const uint32_t i = threadIdx.x + WARP - blockDim.x;
     const int32_t *there = a.slot_of + (uint64_t)a.layer * a.n_experts;
-    for (uint32_t e = i; e < a.n_experts; e += blockDim.x)
+#pragma unroll 4
+    for (uint32_t e = threadIdx.x; e < a.n_experts; e += blockDim.x)
         p.there[e] = __ldcg(there + e);
     if (i >= WARP) return;
     const uint32_t number = __ldcg(&a.step->number), n_victims = __ldcg(&a.step->n_victims);
@@ -54,15 +56,17 @@ DEVICE void look_ahead(const experts_fetch_args &a, fetch_plan &p) {
     p.begin = p.next = at;
 }
 
-/* Threads 0 .. n_pairs - 1, one a pair, whose experts are in the plan. */
-DEVICE bool look_up(const experts_fetch_args &a, fetch_plan &p) {
+/* Threads 0 .. n_pairs - 1, one a pair, whose experts are in the plan.  Every thread learns how many
+ * are missing. */
+DEVICE uint32_t look_up(const experts_fetch_args &a, fetch_plan &p) {
     const uint32_t i = threadIdx.x;
     __syncthreads();
     if (i < a.n_pairs) {
         const int32_t e = p.expert[i];
-        uint32_t first = 0;
-        while (p.expert[first] != e)
-            first++;
+        uint32_t first = i;
+#pragma unroll 8
+        for (uint32_t k = i; k > 0; k--)
+            if (p.expert[k - 1] == e) first = k - 1;
         const bool names = first == i;
         const int32_t s = names ? p.there[e] : -1;
         p.first[i] = first;
@@ -72,16 +76,18 @@ DEVICE bool look_up(const experts_fetch_args &a, fetch_plan &p) {
         p.misses[i] = names && s < 0;
     }
     __syncthreads();
-    if (i == 0) {
-        uint32_t n = 0;
-        for (uint32_t k = 0; k < a.n_pairs; k++) {
-            p.before[k] = n;
-            if (p.misses[k]) p.missing[n++] = k;
-        }
-        p.n_missing = n;
+    uint32_t n = 0, before = 0;
+#pragma unroll 8
+    for (uint32_t k = 0; k < a.n_pairs; k++) {
+        n += p.misses[k] ? 1 : 0;
+        before += k < i && p.misses[k] ? 1 : 0;
     }
-    __syncthreads();
-    return p.n_missing != 0;
+    if (i < a.n_pairs) {
+        p.before[i] = before;
+        if (p.misses[i]) p.missing[before] = i;
+    }
+    if (n != 0) __syncthreads();
+    return n;
 }
 
 DEVICE bool uses_slot(const fetch_plan &p, uint32_t n_pairs, uint32_t slot) {
@@ -123,13 +129,13 @@ DEVICE uint32_t place_missing(const experts_fetch_args &a, fetch_plan &p, uint32
     return n_placed;
 }
 
-DEVICE void plan_missing(const experts_fetch_args &a, fetch_plan &p) {
+DEVICE void plan_missing(const experts_fetch_args &a, fetch_plan &p, uint32_t n_missing) {
     const uint32_t i = threadIdx.x;
-    uint32_t want = p.n_missing < a.most_inserts ? p.n_missing : a.most_inserts;
-    if (p.n_missing > a.n_staging + want) want = p.n_missing - a.n_staging;
+    uint32_t want = n_missing < a.most_inserts ? n_missing : a.most_inserts;
+    if (n_missing > a.n_staging + want) want = n_missing - a.n_staging;
     uint32_t n_placed = place_missing(a, p, p.begin, 0, want, true);
     n_placed = place_missing(a, p, 0, n_placed, want, false);
-    if (i < p.n_missing) {
+    if (i < n_missing) {
         const uint32_t pair = p.missing[i];
         const bool placed = i < n_placed;
         p.note[pair] = placed ? p.slot[pair] : FETCH_STAGED;
@@ -156,14 +162,13 @@ DEVICE void copy_record(const unsigned char *from, unsigned char *to, uint64_t b
 
 /* The order in which experts_up_coming takes the pairs: as many missing ones as fill the bus, what
  * is there, the other missing ones. */
-DEVICE void store_turn(const experts_fetch_args &a, const fetch_plan &p, uint32_t pair,
-                       uint64_t place) {
+DEVICE void store_turn(const experts_fetch_args &a, const fetch_plan &p, uint32_t n_missing,
+                       uint32_t pair, uint64_t place) {
     const bool misses = p.misses[pair];
-    const uint32_t before = p.before[pair], early = p.n_missing < EXPERTS_COMING_FIRST
-                                                        ? p.n_missing
-                                                        : (uint32_t)EXPERTS_COMING_FIRST;
+    const uint32_t most = EXPERTS_COMING_FIRST, before = p.before[pair];
+    const uint32_t early = n_missing < most ? n_missing : most;
     uint32_t turn = early + pair - before;
-    if (misses) turn = before < early ? before : a.n_pairs - p.n_missing + before;
+    if (misses) turn = before < early ? before : a.n_pairs - n_missing + before;
     if (p.misses[p.first[pair]] && !misses) place = 0; /* done where it is named first */
     ((uint4 *)a.turns)[turn] =
         make_uint4((uint32_t)place, (uint32_t)(place >> 32), pair, (uint32_t)p.expert[pair]);
@@ -177,7 +182,7 @@ DEVICE void tell_host(const experts_fetch_args &a) {
 }
 
 /* A thread a pair: the tables and the host learn what the plan did. */
-DEVICE void commit(const experts_fetch_args &a, const fetch_plan &p) {
+DEVICE void commit(const experts_fetch_args &a, const fetch_plan &p, uint32_t n_missing) {
     const uint32_t pair = threadIdx.x;
     if (pair < a.n_pairs) {
         const int32_t e = p.expert[pair], s = p.slot[pair], note = p.note[pair];
@@ -185,7 +190,7 @@ DEVICE void commit(const experts_fetch_args &a, const fetch_plan &p) {
         const bool coming = a.turns != 0 && p.misses[first];
         const uint64_t place = p.address[first] | (coming ? EXPERT_COMING : 0ull);
         a.places[pair] = place;
-        if (a.turns != 0) store_turn(a, p, pair, place);
+        if (a.turns != 0) store_turn(a, p, n_missing, pair, place);
         if (note >= 0) {
             const uint32_t former = __ldcg(a.slot_owner + s);
             if (former != FETCH_NOBODY) a.slot_of[former] = -1;
@@ -214,9 +219,10 @@ KERNEL(experts_fetch, experts_fetch_args, FETCH_BLOCK) {
     look_ahead(a, p);
     launch_begin();
     if (threadIdx.x < a.n_pairs) p.expert[threadIdx.x] = __ldcg(a.experts + threadIdx.x);
-    if (look_up(a, p)) {
-        plan_missing(a, p);
-        for (uint32_t i = 0; i < p.n_missing; i++) {
+    const uint32_t n_missing = look_up(a, p);
+    if (n_missing != 0) {
+        plan_missing(a, p, n_missing);
+        for (uint32_t i = 0; i < n_missing; i++) {
             const uint32_t pair = p.missing[i];
             copy_record(a.source + (uint64_t)p.expert[pair] * a.slot_bytes,
                         (unsigned char *)(uintptr_t)p.address[pair], a.record_bytes);
@@ -229,20 +235,24 @@ KERNEL(experts_fetch, experts_fetch_args, FETCH_BLOCK) {
     } else if (blockIdx.x != 0) {
         return;
     }
-    commit(a, p);
+    commit(a, p, n_missing);
 }
 
-KERNEL(router_fetch, router_fetch_args, FETCH_MAX_ROWS *WARP) {
+KERNEL(router_fetch, router_fetch_args, (FETCH_MAX_ROWS + 1) * WARP) {
     __shared__ fetch_plan p;
     const uint32_t row = threadIdx.x / WARP, lane = lane_index(), n_used = a.router.base.n_used;
-    const int32_t told = router_told(a.router, row);
+    const bool chooses = row + 1 < blockDim.x / WARP;
+    const int32_t told = chooses ? router_told(a.router, row) : 0;
     look_ahead(a.fetch, p);
     launch_begin();
-    const int32_t e = router_choose(a.router, row, told);
-    if (lane < n_used) p.expert[row * n_used + lane] = e;
-    if (look_up(a.fetch, p)) {
-        plan_missing(a.fetch, p);
+    if (chooses) {
+        const int32_t e = router_choose(a.router, row, told);
+        if (lane < n_used) p.expert[row * n_used + lane] = e;
+    }
+    const uint32_t n_missing = look_up(a.fetch, p);
+    if (n_missing != 0) {
+        plan_missing(a.fetch, p, n_missing);
         if (threadIdx.x == 0) a.fetch.step->next = p.next;
     }
-    commit(a.fetch, p);
+    commit(a.fetch, p, n_missing);
 }

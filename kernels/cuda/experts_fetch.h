@@ -96,7 +96,7 @@ static inline cuda_shape experts_fetch_shape(void) {
 }
 
 static inline cuda_shape router_fetch_shape(uint32_t n_rows) {
-    return cuda_shape_of(1, 1, 32 * n_rows);
+    return cuda_shape_of(1, 1, 32 * (n_rows + 1));
 }
 
 #endif
