@@ -1,15 +1,15 @@
 /* matvec.cu - out = W x for one to eight rows of activations; kernels/cuda/matvec.h.
  *
- * Shapes  see matvec.h; a warp takes one row at a time of the segments' rows in turn, a piece
- *         (piece.cuh) a lane, and the next pieces load while it multiplies the present one.
+ * Shapes  see matvec.h; a warp takes one row at a time of the segments' rows in turn, a wide
+ *         unit (wide.cuh) a lane, and the next one loads while the row is summed up.
  * Launch  grid (blocks, groups of tokens), block 256, dynamic shared memory for the activations
  *         (matvec_choose); persistent: blocks stride over the rows.
  * Cost    one read of the weights for every T tokens: bound by bandwidth.
  * Oracle  kernels/cpu/dequantize.c with the same quantized activations, in float64; compared in
  *         tests/kernels/cuda_matrix_cases.c.
  */
+#include "kernels/cuda/halves.cuh"
 #include "kernels/cuda/matvec.h"
-#include "kernels/cuda/piece.cuh"
 
 /* The segment of a row counted over all segments; row becomes its own. */
 DEVICE uint32_t segment_of(const matvec_args &a, uint32_t &row) {
@@ -57,68 +57,64 @@ DEVICE void finish_row(const matvec_segment &g, uint32_t first, uint32_t n, uint
     }
 }
 
-/* A warp's walk over rows: the lane takes the pieces lane, lane + 32, ... of row, row + step,
- * ..., and PIECES_AHEAD of them are on their way at any time. */
-enum { PIECES_AHEAD = 2 };
-
-typedef struct walk {
-    uint32_t row, piece;
-} walk;
+/* What a lane has of a row before the type decides how it is read. */
+typedef struct any_wide {
+    uint4 v[5];
+    uint2 scales;
+    uint32_t d;
+} any_wide;
 
 template <int TYPE>
-DEVICE void walk_load(const matvec_segment &g, const matrix_view &m, const walk &at,
-                      raw_piece &raw) {
-    if (at.row < g.n_rows && at.piece < pieces_of_row<TYPE>(m.n_cols))
-        piece_load<TYPE>(row_of_pieces(m, at.row), at.piece, raw);
-}
-
-template <int TYPE> DEVICE void walk_on(const matrix_view &m, uint32_t step, walk &at) {
-    at.piece += WARP;
-    if (at.piece - lane_index() < pieces_of_row<TYPE>(m.n_cols)) return;
-    at.piece = lane_index();
-    at.row += step;
-}
-
-/* The first pieces of a warp's first segment. */
-template <int TYPE>
-DEVICE void walk_begin(const matvec_segment &g, const matrix_view &m, uint32_t row,
-                       uint32_t step, raw_piece (&raw)[PIECES_AHEAD]) {
-    walk next = {row, lane_index()};
+DEVICE void any_load(const matrix_view &m, uint32_t row, uint32_t w, any_wide &any) {
+    wide_raw<TYPE> raw;
+    if (w >= m.n_cols / WIDE) return;
+    wide_load<TYPE>(m, matrix_row(m, row), w, raw);
 #pragma unroll
-    for (uint32_t k = 0; k < PIECES_AHEAD; k++) {
-        walk_load<TYPE>(g, m, next, raw[k]);
-        walk_on<TYPE>(m, step, next);
-    }
+    for (uint32_t i = 0; i < sizeof raw.v / sizeof *raw.v; i++)
+        any.v[i] = raw.v[i];
+    if (TYPE != CUDA_Q6_K_SPLIT) return;
+    any.scales = raw.scales;
+    any.d = raw.d;
 }
 
+/* Against T tokens; the copy is one of registers, which the compiler does without. */
 template <int TYPE, int T>
-DEVICE void matvec_pieces(const matvec_segment &g, const matrix_view &m, const piece_acts &x,
-                          uint32_t first, uint32_t n, uint32_t row, uint32_t step,
-                          raw_piece (&raw)[PIECES_AHEAD]) {
-    walk at = {row, lane_index()}, next = at;
-    float acc[T] = {};
+DEVICE void any_dot(const any_wide &any, uint32_t w, const half_acts &x, float (&acc)[T]) {
+    wide_raw<TYPE> raw;
 #pragma unroll
-    for (uint32_t k = 0; k < PIECES_AHEAD; k++)
-        walk_on<TYPE>(m, step, next);
+    for (uint32_t i = 0; i < sizeof raw.v / sizeof *raw.v; i++)
+        raw.v[i] = any.v[i];
+    raw.scales = any.scales;
+    raw.d = any.d;
+    wide_dot_halves<TYPE, T>(raw, w, x, acc);
+}
+
+/* A warp's rows row, row + step, ... of a segment: a lane takes the wide units lane, lane + 32, ...,
+ * and loads the next one as soon as it has used the one before. */
+template <int TYPE, int T>
+DEVICE void matvec_wides(const matvec_segment &g, const matrix_view &m, const half_acts &x,
+                         uint32_t first, uint32_t n, uint32_t row, uint32_t step,
+                         any_wide &any) {
+    const uint32_t n_wide = m.n_cols / WIDE, lane = lane_index();
 #pragma unroll 1
-    while (at.row < g.n_rows) {
-#pragma unroll
-        for (uint32_t k = 0; k < PIECES_AHEAD; k++) {
-            if (at.row >= g.n_rows) break;
-            if (at.piece < pieces_of_row<TYPE>(m.n_cols))
-                piece_dot<TYPE, T>(raw[k], at.piece, x, acc);
-            walk_load<TYPE>(g, m, next, raw[k]);
-            walk_on<TYPE>(m, step, next);
-            const uint32_t done = at.row;
-            walk_on<TYPE>(m, step, at);
-            if (at.row != done) finish_row<T>(g, first, n, done, acc);
+    for (; row < g.n_rows; row += step) {
+        float acc[T] = {};
+#pragma unroll 1
+        for (uint32_t w = lane; w - lane < n_wide; w += WARP) {
+            const bool last = w - lane + WARP >= n_wide;
+            if (w < n_wide) any_dot<TYPE, T>(any, w, x, acc);
+            if (!last)
+                any_load<TYPE>(m, row, w + WARP, any);
+            else if (row + step < g.n_rows)
+                any_load<TYPE>(m, row + step, lane, any);
         }
+        finish_row<T>(g, first, n, row, acc);
     }
 }
 
 /* Types in units of 32 columns. */
 template <int TYPE, int T>
-DEVICE void matvec_units(const matvec_segment &g, const matrix_view &m, const piece_acts &x,
+DEVICE void matvec_units(const matvec_segment &g, const matrix_view &m, const half_acts &x,
                          uint32_t first, uint32_t n, uint32_t row, uint32_t step) {
     for (; row < g.n_rows; row += step) {
         float acc[T] = {};
@@ -127,7 +123,7 @@ DEVICE void matvec_units(const matvec_segment &g, const matrix_view &m, const pi
             raw_unit raw;
             unit_load<TYPE>(m, matrix_row(m, row), u, raw);
             unit_decode<TYPE, true>(raw, u, w);
-            unit_dot_pieces<T>(w, u, x, acc);
+            unit_dot_halves<T>(w, u, x, acc);
         }
         finish_row<T>(g, first, n, row, acc);
     }
@@ -137,7 +133,7 @@ DEVICE void matvec_units(const matvec_segment &g, const matrix_view &m, const pi
  * since the call that decodes rare ones would cost those their registers. */
 template <bool RARE>
 DEVICE void matvec_slow_rows(const matvec_args &a, const matvec_segment &g,
-                             const matrix_view &m, const piece_acts &x, uint32_t first,
+                             const matrix_view &m, const half_acts &x, uint32_t first,
                              uint32_t n, uint32_t row, uint32_t step) {
     const uint32_t lane = lane_index();
     for (; row < g.n_rows; row += step) {
@@ -147,12 +143,12 @@ DEVICE void matvec_slow_rows(const matvec_args &a, const matvec_segment &g,
                 acc[0] = dot_float(m.type, matrix_row(m, row), a.x + (first + t) * a.x_stride,
                                    a.n_cols, lane, WARP);
             } else if (RARE) {
-                const piece_acts own = {x.q + t * 2 * x.plane, x.factor + t * 2 * x.plane,
-                                        x.plane};
+                const half_acts own = {x.q + t * 4 * x.plane, x.factor + t * 4 * x.plane,
+                                       x.plane};
                 for (uint32_t u = lane; u < m.n_cols / 32; u += WARP) {
                     weight_unit w;
                     unit_any(m, matrix_row(m, row), u, w);
-                    unit_dot_pieces<1>(w, u, own, acc);
+                    unit_dot_halves<1>(w, u, own, acc);
                 }
             }
             const float sum = lanes_sum(acc[0]);
@@ -163,28 +159,27 @@ DEVICE void matvec_slow_rows(const matvec_args &a, const matvec_segment &g,
 
 /* Begin a segment: what a warp needs of it before the activations are there. */
 DEVICE void segment_begin(const matvec_args &a, uint32_t s, uint32_t row, uint32_t step,
-                          raw_piece (&raw)[PIECES_AHEAD]) {
+                          any_wide &any) {
     const matrix_view m = segment_view(a, s);
-    const matvec_segment &g = a.segments[s];
-    if (m.type == QUANT_Q4_K) walk_begin<QUANT_Q4_K>(g, m, row, step, raw);
-    if (m.type == QUANT_Q5_K) walk_begin<QUANT_Q5_K>(g, m, row, step, raw);
-    if (m.type == CUDA_Q6_K_SPLIT) walk_begin<CUDA_Q6_K_SPLIT>(g, m, row, step, raw);
+    if (row >= a.segments[s].n_rows) return;
+    if (m.type == QUANT_Q4_K) any_load<QUANT_Q4_K>(m, row, lane_index(), any);
+    if (m.type == QUANT_Q5_K) any_load<QUANT_Q5_K>(m, row, lane_index(), any);
+    if (m.type == CUDA_Q6_K_SPLIT) any_load<CUDA_Q6_K_SPLIT>(m, row, lane_index(), any);
 }
 
 template <int T, bool RARE>
-DEVICE void segment_rows(const matvec_args &a, uint32_t s, const piece_acts &x, uint32_t first,
-                         uint32_t n, uint32_t row, uint32_t step,
-                         raw_piece (&raw)[PIECES_AHEAD]) {
+DEVICE void segment_rows(const matvec_args &a, uint32_t s, const half_acts &x, uint32_t first,
+                         uint32_t n, uint32_t row, uint32_t step, any_wide &any) {
     const matrix_view m = segment_view(a, s);
     const matvec_segment &g = a.segments[s];
     if (RARE) return matvec_slow_rows<true>(a, g, m, x, first, n, row, step);
     switch (m.type) {
     case QUANT_Q4_K:
-        return matvec_pieces<QUANT_Q4_K, T>(g, m, x, first, n, row, step, raw);
+        return matvec_wides<QUANT_Q4_K, T>(g, m, x, first, n, row, step, any);
     case QUANT_Q5_K:
-        return matvec_pieces<QUANT_Q5_K, T>(g, m, x, first, n, row, step, raw);
+        return matvec_wides<QUANT_Q5_K, T>(g, m, x, first, n, row, step, any);
     case CUDA_Q6_K_SPLIT:
-        return matvec_pieces<CUDA_Q6_K_SPLIT, T>(g, m, x, first, n, row, step, raw);
+        return matvec_wides<CUDA_Q6_K_SPLIT, T>(g, m, x, first, n, row, step, any);
     case QUANT_Q6_K:
         return matvec_units<QUANT_Q6_K, T>(g, m, x, first, n, row, step);
     case QUANT_Q8_0:
@@ -257,9 +252,7 @@ DEVICE void norm_store(uint4 *q, float2 *factor, uint32_t plane, uint32_t c, boo
     const int q2 = __float2int_rn(v.z * factor_of), q3 = __float2int_rn(v.w * factor_of);
     const int sum = lanes_sum_int(alive ? q0 + q1 + q2 + q3 : 0, 4);
     if (!mine) return;
-    const uint32_t e = c / 4;
-    const uint32_t to =
-        (e >> 1 & 1) * plane + piece_place(e / 16, e >> 3 & 1, e >> 2 & 1, e & 1);
+    const uint32_t to = half_place(plane, c / 4);
     const uint32_t word = ((uint32_t)q0 & 255) | ((uint32_t)q1 & 255) << 8 |
                           ((uint32_t)q2 & 255) << 16 | (uint32_t)q3 << 24;
     ((uint32_t *)(q + to))[c % 4] = alive ? word : 0;
@@ -267,11 +260,12 @@ DEVICE void norm_store(uint4 *q, float2 *factor, uint32_t plane, uint32_t c, boo
 }
 
 /* The block's rows of activations from rows of x; a barrier must follow. */
-DEVICE piece_acts norm_acts(const matvec_args &a, const norm_weights &weights, uint4 *shared,
-                            uint32_t first, uint32_t n) {
+DEVICE half_acts norm_acts(const matvec_args &a, const norm_weights &weights, uint4 *shared,
+                           uint32_t first, uint32_t n) {
     __shared__ float parts[MATVEC_BLOCK / WARP];
-    const uint32_t plane = (a.n_cols + 255) / 256 * 8;
-    float2 *factor = (float2 *)(shared + n * 2 * plane);
+    const half_acts acts = half_acts_of(shared, a.n_cols, n);
+    const uint32_t plane = acts.plane;
+    float2 *factor = (float2 *)acts.factor;
     for (uint32_t t = 0; t < n; t++) {
         const float4 *x = (const float4 *)(a.x + (first + t) * a.x_stride);
         float4 v[NORM_CHUNKS];
@@ -297,11 +291,10 @@ DEVICE piece_acts norm_acts(const matvec_args &a, const norm_weights &weights, u
             const float4 w = weights.w[k];
             const float4 y = make_float4(v[k].x * scale * w.x, v[k].y * scale * w.y,
                                          v[k].z * scale * w.z, v[k].w * scale * w.w);
-            norm_store(shared + t * 2 * plane, factor + t * 2 * plane, plane, c,
+            norm_store(shared + t * 4 * plane, factor + t * 4 * plane, plane, c,
                        c < a.n_cols / 4, y);
         }
     }
-    const piece_acts acts = {shared, factor, plane};
     return acts;
 }
 
@@ -313,28 +306,28 @@ template <int T, bool RARE> DEVICE void matvec_body(const matvec_args &a) {
     const uint32_t first = blockIdx.y * T, left = a.n_tokens - first;
     const uint32_t n = left < T ? left : T;
     uint32_t row = blockIdx.x * warps + threadIdx.x / WARP;
-    raw_piece raw[PIECES_AHEAD] = {}; /* defined on every path */
+    any_wide any = {}; /* defined on every path */
     uint32_t s = segment_of(a, row);
-    if (!RARE) segment_begin(a, s, row, step, raw);
+    if (!RARE) segment_begin(a, s, row, step, any);
     prefetch_rows(a, blockIdx.x * warps + threadIdx.x / WARP, step);
     const norm_weights weights = norm_begin(a);
     launch_begin();
-    piece_acts x = {shared, 0, 0};
+    half_acts x = {shared, 0, 0};
     if (a.norm != 0)
         x = norm_acts(a, weights, shared, first, n);
     else if (wants_acts(a))
-        x = piece_acts_copy(shared, (const unsigned char *)a.act + first * a.act_stride,
-                            a.act_stride, a.n_cols, n);
+        x = half_acts_copy(shared, (const unsigned char *)a.act + first * a.act_stride,
+                           a.act_stride, a.n_cols, n);
     __syncthreads();
 #pragma unroll 1
     while (true) {
-        segment_rows<T, RARE>(a, s, x, first, n, row, step, raw);
+        segment_rows<T, RARE>(a, s, x, first, n, row, step, any);
         /* The warp's first row in the next segment. */
         const uint32_t n_rows = a.segments[s].n_rows;
         const uint32_t done = row < n_rows ? (n_rows - row + step - 1) / step : 0;
         row = row + done * step - n_rows;
         if (++s >= a.n_segments) return;
-        if (!RARE) segment_begin(a, s, row, step, raw);
+        if (!RARE) segment_begin(a, s, row, step, any);
     }
 }
 

@@ -63,9 +63,9 @@ static inline int matvec_is_common(uint32_t type) {
            type == QUANT_Q6_K || type == CUDA_Q6_K_SPLIT || type == QUANT_Q8_0;
 }
 
-/* Shared memory of a row of activations, whose last 256 columns may be part (piece.cuh). */
+/* Shared memory of a row of activations, whose last 512 columns may be part (halves.cuh). */
 static inline uint64_t matvec_shared_bytes(uint32_t n_cols) {
-    return cuda_act_row_bytes((n_cols + 255) / 256 * 256);
+    return cuda_act_row_bytes((n_cols + 511) / 512 * 512);
 }
 
 /* How many tokens a block takes at once: as many as fit in 48 KB. */
