@@ -108,9 +108,9 @@ typedef struct cuda_recording {
     uint32_t n_rows, n_runs, n_outputs;
     uint32_t best_of; /* 0: logits are wanted */
     bool routed;
-    bool fetches; /* the GPU brings missing experts in */
-    bool seen;    /* it ran once without being recorded: everything is loaded */
-    bool whole;   /* it can be replayed */
+    bool in_segments;
+    bool seen;  /* it ran once without being recorded: everything is loaded */
+    bool whole; /* it can be replayed */
     uint32_t n_segments;
     uint64_t launches;        /* kernels of all segments */
     cuda_graph_run *segments; /* [n_layers + 1] */

@@ -10,26 +10,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-static cuda_recording *find_recording(backend_cuda *b) {
+/* The host looks at the step after every layer's router. */
+static bool is_in_segments(const backend_cuda *b) {
+    return b->experts.cache != NULL && !b->experts.fetches;
+}
+
+static bool is_of_step(const cuda_recording *r, const backend_cuda *b) {
     const batch *step = &b->batch;
-    bool routed = step->routed != NULL;
-    uint32_t best_of = step->best != NULL ? step->best_of : 0;
+    return r->n_rows == step->view.n_rows && r->n_runs == step->view.n_runs &&
+           r->n_outputs == step->n_outputs &&
+           r->best_of == (step->best != NULL ? step->best_of : 0) &&
+           r->routed == (step->routed != NULL) && r->in_segments == is_in_segments(b);
+}
+
+static void begin_recording(cuda_recording *r, const backend_cuda *b) {
+    const batch *step = &b->batch;
+    r->n_rows = step->view.n_rows;
+    r->n_runs = step->view.n_runs;
+    r->n_outputs = step->n_outputs;
+    r->best_of = step->best != NULL ? step->best_of : 0;
+    r->routed = step->routed != NULL;
+    r->in_segments = is_in_segments(b);
+}
+
+/* NULL: shapes of this kind that came before have all the room there is for graphs. */
+static cuda_recording *find_recording(backend_cuda *b) {
+    size_t most = b->experts.lane != NULL ? 2 : 1, n_in_segments = 0; /* memory/plan.c */
     for (size_t i = 0; i < CUDA_MOST_RECORDINGS; i++) {
         cuda_recording *r = &b->recordings[i];
         if (!r->seen) {
-            r->n_rows = step->view.n_rows;
-            r->n_runs = step->view.n_runs;
-            r->n_outputs = step->n_outputs;
-            r->best_of = best_of;
-            r->routed = routed;
-            r->fetches = b->experts.fetches;
+            if (is_in_segments(b) && n_in_segments == most) return NULL;
+            begin_recording(r, b);
             return r;
         }
-        if (r->n_rows == step->view.n_rows && r->n_runs == step->view.n_runs &&
-            r->n_outputs == step->n_outputs && r->best_of == best_of && r->routed == routed &&
-            r->fetches == b->experts.fetches) {
-            return r;
-        }
+        if (is_of_step(r, b)) return r;
+        n_in_segments += r->in_segments;
     }
     return NULL;
 }

@@ -359,6 +359,10 @@ static void what_the_driver_takes_is_planned_as_measured(void **state) {
     assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
     assert_int_equal(bytes_of(&plan, "driver"), (102 + 8) * MIB); /* room for graphs */
     assert_int_equal(plan.vram_needed_bytes, others + (102 + 8) * MIB);
+    r.has_lane = true; /* steps of more graphs */
+    assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
+    assert_int_equal(bytes_of(&plan, "driver"), (102 + 16) * MIB);
+    r.has_lane = false;
     r.draft_vram_bytes = 3 * MIB; /* and kernels of its own */
     r.kernel_bytes = 1 * MIB;
     assert_int_equal(plan_make(&plan, &config, &weights, &r, &err), STATUS_OK);
