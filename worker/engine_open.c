@@ -216,6 +216,7 @@ static status make_step_memory(engine *e, error *err) {
                                     .max_waiting = ENGINE_MAX_WAITING,
                                     .max_step_ms = e->params.max_step_ms,
                                     .n_layers = model_configuration(e->model)->n_layers,
+                                    .is_linear = model_configuration(e->model)->is_linear,
                                     .memory = engine_memory_hooks(e),
                                     .cache = remembering};
     rc = scheduler_new(&e->scheduler, &order, err);

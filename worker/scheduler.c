@@ -363,13 +363,14 @@ static void begin_cut(scheduler *s) {
         return;
     uint32_t length = piece_length(who, p->chunk_tokens);
     if (step_cost_fits(&s->cost, who->n_run, length, p->max_step_ms)) return;
-    length =
-        piece_length(who, step_cost_cut_rows(&s->cost, who->n_run, p->n_layers, p->max_step_ms,
-                                             MODEL_CHUNK_TOKENS, p->chunk_tokens));
+    step_cost_piece cut = {
+        .depth = who->n_run, .n_layers = p->n_layers, .is_linear = p->is_linear};
+    length = piece_length(who, step_cost_cut_rows(&s->cost, &cut, p->max_step_ms,
+                                                  MODEL_CHUNK_TOKENS, p->chunk_tokens));
     if (length < 2) return;
+    cut.n_rows = length;
     s->cut = make_piece(who, length, 0);
-    s->cut_cost =
-        (step_cost_piece){.n_rows = length, .depth = who->n_run, .n_layers = p->n_layers};
+    s->cut_cost = cut;
     who->is_cut = true;
 }
 

@@ -97,8 +97,9 @@ typedef struct scheduler_params {
     uint32_t states_per_sequence;
     uint32_t chunk_tokens; /* of prompts in a step; a multiple of MODEL_CHUNK_TOKENS */
     uint32_t max_waiting;
-    uint32_t max_step_ms; /* of a step beside running streams; 0: no bound */
-    uint32_t n_layers;    /* of the model; below 2: no piece is cut by layers */
+    uint32_t max_step_ms;  /* of a step beside running streams; 0: no bound */
+    uint32_t n_layers;     /* of the model; below 2: no piece is cut by layers */
+    const bool *is_linear; /* [n_layers], the model's; NULL: its layers are all alike */
     scheduler_memory memory;
     scheduler_cache cache;
 } scheduler_params;

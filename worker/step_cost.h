@@ -5,9 +5,10 @@
  * least squares over steps whose weight decays, for each class of depth (positions before the
  * piece, by powers of two) by itself.  A class without steps borrows from the nearest below.
  *
- * A piece that is cut by layers adds its slices' times together, a layer costing as much as
- * another; what the slowest layers of a slice took beyond that is kept beside.  While a piece runs,
- * its own layers so far tell best what the others will take.
+ * A piece that is cut by layers adds its slices' times together.  Its layers are of two kinds, and
+ * behind many positions one of full attention takes several times what a linear one does: how many
+ * times is fitted for each class of depth, over slices that have more or fewer of either.  While a
+ * piece runs, its own layers so far tell with that what the others will take.
  *
  * Prompts have an eighth of the bound in any case: where decoding rows alone take all of it, nothing
  * keeps it, and prompts shall come forward.
@@ -27,11 +28,16 @@ typedef struct step_cost_line {
     double n, x, y, xx, xy;
 } step_cost_line;
 
+/* Decayed sums over slices: x is their rows times linear layers, y times full ones, t the ms. */
+typedef struct step_cost_kinds {
+    double xx, xy, yy, xt, yt;
+} step_cost_kinds;
+
 typedef struct step_cost {
     double base_ms; /* 0: no step has been without a prompt */
     step_cost_line lines[STEP_COST_CLASSES];
-    double
-        unevenness; /* layers of the slowest slice lately, to those of the mean; 0: not known */
+    step_cost_kinds kinds[STEP_COST_CLASSES];
+    double lag; /* what the last piece that was cut took, to what was expected; 0: none was */
 } step_cost;
 
 typedef struct step_cost_step {
@@ -46,9 +52,9 @@ typedef struct step_cost_piece {
     uint32_t n_rows;
     uint32_t depth;
     uint32_t n_layers;
-    uint32_t n_done;   /* layers that have run */
-    double took_ms;    /* by these */
-    double slowest_ms; /* a layer of the slowest slice */
+    const bool *is_linear; /* [n_layers]; NULL: they are all alike */
+    uint32_t n_done;       /* layers that have run */
+    double took_ms;        /* by these */
 } step_cost_piece;
 
 void step_cost_add(step_cost *c, const step_cost_step *step);
@@ -65,9 +71,10 @@ uint32_t step_cost_rows(const step_cost *c, uint32_t depth, double bound_ms, uin
  * not said. */
 bool step_cost_fits(const step_cost *c, uint32_t depth, uint32_t n_rows, double bound_ms);
 
-/* The same as step_cost_rows() for a piece that is cut: a layer of it stays within the bound. */
-uint32_t step_cost_cut_rows(const step_cost *c, uint32_t depth, uint32_t n_layers,
-                            double bound_ms, uint32_t multiple, uint32_t most);
+/* The same as step_cost_rows() for a piece that is cut, whose n_rows do not count yet: any layer of
+ * it stays within the bound. */
+uint32_t step_cost_cut_rows(const step_cost *c, const step_cost_piece *p, double bound_ms,
+                            uint32_t multiple, uint32_t most);
 /* How many layers its next slice has: the fewest slices, as even as can be. */
 uint32_t step_cost_layers(const step_cost *c, const step_cost_piece *p, double bound_ms);
 /* So many more layers of it have run. */
