@@ -75,17 +75,14 @@ static bool is_wide(const weight_matrix *w) {
     return experts_wide(cuda_matrix_of(w).type);
 }
 
-/* Of decoding steps: gate and up of unlike types, one of them wide, and a wide down beside a shared
- * expert's that is not, are summed by units on the GPU (experts_up_any, experts_down_any). */
+/* Of decoding steps: gate and up of unlike types, one of them wide, are summed by units on the GPU
+ * (experts_up_any). */
 static bool steps_are_exact(const backend_cuda *b) {
     bool exact = cuda_lane_is_exact(b);
     for (uint32_t i = 0; i < b->config->n_layers; i++) {
         const layer_weights *l = &b->weights->layers[i];
         const weight_matrix *gate = &l->exp_gate.first, *up = &l->exp_up.first;
-        bool up_alike = gate->type == up->type || (!is_wide(gate) && !is_wide(up));
-        bool down_alike =
-            !is_wide(&l->exp_down.first) || b->config->n_ff_shared == 0 || is_wide(&l->down);
-        exact = exact && up_alike && down_alike;
+        exact = exact && (gate->type == up->type || (!is_wide(gate) && !is_wide(up)));
     }
     return exact;
 }

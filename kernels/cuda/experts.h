@@ -20,7 +20,7 @@
  *         places[pair], where it is given, has the same by pair instead, from the router's launch.
  * Order   moe_combine.h; results are the same bits wherever an expert lies, and those of the CPU
  *         lane: kernels/matmul.h, ACT_STEP_32 for gate and up, ACT_STEP_16 for down.  But where
- *         gate and up are of unlike types, and in experts_down_any, wide types are summed by units.
+ *         gate and up are of unlike types, wide ones are summed by units.
  */
 #ifndef SILICEO_KERNELS_CUDA_EXPERTS_H
 #define SILICEO_KERNELS_CUDA_EXPERTS_H

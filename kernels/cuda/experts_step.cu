@@ -453,26 +453,56 @@ DEVICE void down_wide(const experts_down_args &a, const down_term &t, bool first
     }
 }
 
-/* Any quantized type; the activations where they are. */
+/* The two units of 32 columns that wide unit w is made of, in the order of wide_half(). */
+DEVICE uint32_t unit_of_wide(uint32_t type, uint32_t w, uint32_t k) {
+    return type == CUDA_Q6_K_SPLIT ? w / 2 * 4 + w % 2 + 2 * k : 2 * w + k;
+}
+
+/* One unit as wide_dot has its two pieces. */
+DEVICE float unit_dot_wide(uint32_t type, weight_unit &w, const uint4 (&x)[2],
+                           const float2 (&factor)[2], float acc) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (type == CUDA_Q6_K_SPLIT) { /* values from 0 on, with a minimum */
+            w.min[h] = 32.0f * w.scale[h];
+            for (int i = 4 * h; i < 4 * h + 4; i++)
+                w.q[i] = ((w.q[i] ^ 0x80808080u) + 0x20202020u) ^ 0x80808080u;
+        }
+        acc = fmaf(w.scale[h] * factor[h].x, (float)dot16(w.q + 4 * h, x[h]), acc);
+        acc = fmaf(-w.min[h], factor[h].y, acc);
+    }
+    return acc;
+}
+
+/* Any quantized type, wide ones in the order of experts_down; the activations where they are. */
 DEVICE float dot_in_place(const down_term &t, const unsigned char *row, uint32_t lane,
                           uint32_t width) {
+    const bool wide = is_wide_type(t.m.type);
+    const uint32_t parts = wide ? 2 : 1;
     float acc = 0;
-    for (uint32_t u = lane; u < t.n_ff / 32; u += width) {
-        const uint4 x[2] = {__ldcg((const uint4 *)t.act + 2 * u),
-                            __ldcg((const uint4 *)t.act + 2 * u + 1)};
-        const float2 factor[2] = {__ldcg(act_factors(t.act, t.n_ff) + 2 * u),
-                                  __ldcg(act_factors(t.act, t.n_ff) + 2 * u + 1)};
-        const shared_acts one = {x, factor, 1};
-        weight_unit w;
-        unit_any(t.m, row, u, w);
-        acc = unit_dot(w, one, 0, 0, acc);
+#pragma unroll 1
+    for (uint32_t i = lane; i < t.n_ff / (32 * parts); i += width) {
+#pragma unroll 1
+        for (uint32_t k = 0; k < parts; k++) {
+            const uint32_t u = wide ? unit_of_wide(t.m.type, i, k) : i;
+            const uint4 x[2] = {__ldcg((const uint4 *)t.act + 2 * u),
+                                __ldcg((const uint4 *)t.act + 2 * u + 1)};
+            const float2 factor[2] = {__ldcg(act_factors(t.act, t.n_ff) + 2 * u),
+                                      __ldcg(act_factors(t.act, t.n_ff) + 2 * u + 1)};
+            const shared_acts one = {x, factor, 1};
+            weight_unit w;
+            unit_any(t.m, row, u, w);
+            acc =
+                wide ? unit_dot_wide(t.m.type, w, x, factor, acc) : unit_dot(w, one, 0, 0, acc);
+        }
     }
     return acc;
 }
 
 DEVICE void down_slow(const experts_down_args &a, const down_term &t) {
     const bool exact = t.act == 0 || is_float_type(t.m.type);
-    const down_plan p = plan_down(t.n_ff / 32);
+    const down_plan p =
+        plan_down(!exact && is_wide_type(t.m.type) ? t.n_ff / WIDE : t.n_ff / 32);
     const uint32_t lane = lane_index() % p.width;
 #pragma unroll 1
     for (uint32_t from = 0; from < EXPERTS_DOWN_ROWS; from += p.rows) {
