@@ -16,8 +16,8 @@ mkdir -p "$build/check"
 # git refuses a clone that belongs to another user, and an unpacked archive is none.
 sources=$(git ls-files '*.c' 2>/dev/null)
 [ -n "$sources" ] || sources=$(find common kernels worker coordinator tests -name '*.c' -not -path '*/node_modules/*')
-# The peer of the benchmarks needs headers that only peer.sh fetches.
-sources=$(echo "$sources" | grep -v '^tests/benchmark/peer/')
+# The peer of the benchmarks needs headers that only peer.sh fetches, the timeline those of CUPTI.
+sources=$(echo "$sources" | grep -v '^tests/benchmark/\(peer/\|gpu_timeline\.c$\)')
 headers=$(find common kernels worker coordinator tests -name '*.h' -not -path '*/node_modules/*')
 
 # is TOOL VERSION: 12 matches 12.2.0, 2.10 matches 2.10.3.

@@ -16,6 +16,7 @@
 #   batch     $USERS users, each with a trace of its own, and a long prompt beside four
 #   context   types of KV pages at depth
 #   prefix    a chat of eight turns through the API
+#   profile   bus and kernels while prompts run (after loading, from empty slots, again), where CUPTI is
 # No speed is taken of a build whose golden tests or logits failed before it.  Cases that would begin
 # after $DEADLINE_S seconds are left out, and said to be.  A dry run without a GPU: BACKEND=cpu,
 # small models, TRACES=no, SILICEO_PROFILES with profiles that fit them.
@@ -170,6 +171,22 @@ run_prefix() {
         say "{\"prefix\": \"$(basename "$file" .gguf)\", \"error\": \"$(tail -1 "$work/o.err" | tr -d '\"\\')\"}"
     fi
 }
+run_profile() {
+    local cupti name
+    need 35b-a3b "$model"
+    cupti=$(dirname "$(dirname "$(find -L /usr/local/cuda/ -name cupti.h 2> "$work/cupti" | head -1)")")
+    if ! gcc -shared -fPIC -I"$cupti/include" tests/benchmark/gpu_timeline.c -o "$work/timeline.so" -L"$cupti/lib" \
+        -Wl,-rpath,"$cupti/lib" -lcupti 2> "$work/o.err"; then
+        say "{\"profile\": \"none\", \"error\": \"$(head -1 "$work/o.err" | tr -d '\"\\')\"}"
+        return
+    fi
+    for card in rtx2070 rtx3090; do
+        name=$card-512
+        CUDA_INJECTION64_PATH=$work/timeline.so TIMELINE=$work/timeline.csv timeout "$limit_s" "$worker" bench --model "$model" --seed 1 \
+            --json --backend $backend --speculate off --profile $card --prompt 512 --decode 1 --cold --repeat 1 > "$work/o.json" 2> "$work/o.err"
+        say "{\"profile\": \"$name\", \"result\": $(python3 tests/benchmark/gpu_timeline.py "$work/timeline.csv")}"
+    done
+}
 run_correct() {
     for t in test_cuda_backend test_verify_rows test_models_golden test_demo_golden test_quant test_head_order test_company test_chunks test_kv_types test_cuda_draft test_cuda_mtp test_cuda_warm test_prefix_engine; do
         [ -x "$(echo "$programs"/tests/*/"$t")" ] && test_case "$t"
@@ -281,7 +298,7 @@ run_ram() {
 # Models are made, and the one for the disk written, while what is no speed runs.
 disk=${DISK:-$PWD/siliceo-35b.gguf}
 prepare() {
-    case " $* " in *' equal '* | *' speed '* | *' ram '* | *' draft '* | *' batch '* | *' context '*) need 35b-a3b "$model" ;; esac
+    case " $* " in *' equal '* | *' speed '* | *' ram '* | *' draft '* | *' batch '* | *' context '* | *' profile '*) need 35b-a3b "$model" ;; esac
     case " $* " in *' dense '* | *' draft '*) need 9b "$dense" ;; esac
     case " $* " in *' draft '*) need 0.8b "$draft" ;; esac
     case " $* " in *' ram '*) [ -f "$disk" ] || cp "$model" "$disk" && sync "$disk" ;; esac
@@ -293,7 +310,7 @@ for part in "$@"; do
     case $part in
         correct | sanitize) run_"$part" ;;
         equal) wait $preparing && run_equal ;;
-        speed | ram | dense | draft | batch | context | prefix)
+        speed | ram | dense | draft | batch | context | prefix | profile)
             [ $failed = 0 ] || { echo "tests failed: no speeds"; exit 1; }
             wait $preparing
             run_"$part"

@@ -9,7 +9,7 @@ const read = (path) => readFileSync(path, 'utf8').split('\n').filter(Boolean).ma
 const files = process.argv.slice(2).map(read);
 const { machine, commit } = files.at(-1)[0];
 const lines = files.at(-1);
-const benches = Object.fromEntries(files.flatMap((file) => file.filter((l) => l.result)
+const benches = Object.fromEntries(files.flatMap((file) => file.filter((l) => l.bench && l.result)
     .map((l) => [l.bench, { commit: file[0].commit, ...l }])));
 const more = (parts) => {
     const runs = parts.filter((p) => benches[p]).map((p) => benches[p]);
@@ -133,4 +133,16 @@ for (const p of files.flat().filter((l) => l.prefix && l.result)) {
     record(`h200-prefix-${p.prefix}`, 'tests/benchmark/gpu.sh prefix', { turn8_warm_ttft_ms: p.result.warm_ttft_ms.at(-1),
         turn8_cold_ttft_ms: p.result.cold_ttft_ms.at(-1), turn8_speedup: p.result.turn8_speedup, turn8_held_share: p.result.held_share.at(-1),
         second_user_ttft_ms: p.result.second_user_ttft_ms[0], second_user_held_share: p.result.second_user_held_share[0] }, {}, { machine, commit, raw: p.result });
+}
+// The last three prompts of a run: the first after loading, one from empty slots, and one after that.
+const profiles = files.flat().filter((l) => l.profile && l.result);
+if (profiles.length > 0) {
+    const figures = {};
+    for (const p of profiles) {
+        p.result.prompts.slice(-3).forEach((step, i) => {
+            const at = `${p.profile.split('-')[0]}_${['loaded', 'cold', 'warm'][i]}`;
+            for (const key of ['wall_ms', 'bus_share', 'bus_gb_per_s', 'copied_mib', 'gpu_share']) figures[`${at}_${key}`] = step[key];
+        });
+    }
+    record('h200-cold-profile', 'tests/benchmark/gpu.sh profile', figures, {}, { machine, commit, profiles });
 }
