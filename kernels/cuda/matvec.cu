@@ -158,8 +158,7 @@ DEVICE void matvec_slow_rows(const matvec_args &a, const matvec_segment &g,
 }
 
 /* Begin a segment: what a warp needs of it before the activations are there. */
-DEVICE void segment_begin(const matvec_args &a, uint32_t s, uint32_t row, uint32_t step,
-                          any_wide &any) {
+DEVICE void segment_begin(const matvec_args &a, uint32_t s, uint32_t row, any_wide &any) {
     const matrix_view m = segment_view(a, s);
     if (row >= a.segments[s].n_rows) return;
     if (m.type == QUANT_Q4_K) any_load<QUANT_Q4_K>(m, row, lane_index(), any);
@@ -308,7 +307,7 @@ template <int T, bool RARE> DEVICE void matvec_body(const matvec_args &a) {
     uint32_t row = blockIdx.x * warps + threadIdx.x / WARP;
     any_wide any = {}; /* defined on every path */
     uint32_t s = segment_of(a, row);
-    if (!RARE) segment_begin(a, s, row, step, any);
+    if (!RARE) segment_begin(a, s, row, any);
     prefetch_rows(a, blockIdx.x * warps + threadIdx.x / WARP, step);
     const norm_weights weights = norm_begin(a);
     launch_begin();
@@ -327,7 +326,7 @@ template <int T, bool RARE> DEVICE void matvec_body(const matvec_args &a) {
         const uint32_t done = row < n_rows ? (n_rows - row + step - 1) / step : 0;
         row = row + done * step - n_rows;
         if (++s >= a.n_segments) return;
-        if (!RARE) segment_begin(a, s, row, step, any);
+        if (!RARE) segment_begin(a, s, row, any);
     }
 }
 
