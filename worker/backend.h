@@ -167,7 +167,7 @@ typedef struct backend_ops {
 
     void (*forget_experts)(backend *b);        /* empty the slots */
     void (*set_trial)(backend *b, bool trial); /* see model.h */
-    const uint32_t *(*expert_uses)(const backend *b);
+    uint32_t *(*expert_uses)(const backend *b);
     void (*read_stats)(const backend *b, model_stats *out);
 } backend_ops;
 

@@ -215,7 +215,7 @@ static void cpu_set_trial(backend *base, bool trial) {
     if (b->experts.cache != NULL) expert_cache_keep(b->experts.cache, trial);
 }
 
-static const uint32_t *cpu_expert_uses(const backend *base) {
+static uint32_t *cpu_expert_uses(const backend *base) {
     const backend_cpu *b = (const backend_cpu *)base;
     return b->experts.cache != NULL ? expert_cache_uses(b->experts.cache) : NULL;
 }

@@ -282,7 +282,7 @@ static void cuda_set_trial(backend *base, bool trial) {
     if (!trial) cuda_ahead_init(b);
 }
 
-static const uint32_t *cuda_expert_uses(const backend *base) {
+static uint32_t *cuda_expert_uses(const backend *base) {
     const backend_cuda *b = (const backend_cuda *)base;
     return b->experts.cache != NULL ? expert_cache_uses(b->experts.cache) : NULL;
 }

@@ -33,20 +33,25 @@ static void begin_recording(cuda_recording *r, const backend_cuda *b) {
     r->in_segments = is_in_segments(b);
 }
 
-/* NULL: shapes of this kind that came before have all the room there is for graphs. */
 static cuda_recording *find_recording(backend_cuda *b) {
-    size_t most = b->experts.lane != NULL ? 2 : 1, n_in_segments = 0; /* memory/plan.c */
     for (size_t i = 0; i < CUDA_MOST_RECORDINGS; i++) {
         cuda_recording *r = &b->recordings[i];
         if (!r->seen) {
-            if (is_in_segments(b) && n_in_segments == most) return NULL;
             begin_recording(r, b);
             return r;
         }
         if (is_of_step(r, b)) return r;
-        n_in_segments += r->in_segments;
     }
     return NULL;
+}
+
+/* Those of segments that were recorded before leave room for this one: memory/plan.c. */
+static bool has_room(const backend_cuda *b, const cuda_recording *r) {
+    size_t most = b->experts.lane != NULL ? 2 : 1, n = 0;
+    if (!r->in_segments || r->segments != NULL) return true;
+    for (size_t i = 0; i < CUDA_MOST_RECORDINGS; i++)
+        n += b->recordings[i].in_segments && b->recordings[i].segments != NULL;
+    return n < most;
 }
 
 /* All rows decode, their experts are gathered at once, and nobody looks inside or wants rows that
@@ -86,6 +91,7 @@ void cuda_choose_mode(backend_cuda *b) {
         r->seen = true;
         return;
     }
+    if (!has_room(b, r)) return;
     if (r->segments == NULL)
         r->segments = calloc(b->config->n_layers + 1, sizeof(cuda_graph_run));
     if (r->segments == NULL) return;

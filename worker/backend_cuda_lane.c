@@ -222,6 +222,7 @@ void cuda_lane_end_step(backend_cuda *b) {
     uint64_t lookups = 0, hits = 0;
     if (lane == NULL || !decodes_alone(b) || b->failed != STATUS_OK) return;
     read_counts(b, &lookups, &hits);
+    if (lookups == lane->lookups) return; /* a trial, of which nothing is counted */
     double misses = (double)(lookups - lane->lookups) - (double)(hits - lane->hits);
     lane_rates_step(&lane->rates, b->spans[0].n_rows, misses / b->config->n_layers);
 }

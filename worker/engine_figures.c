@@ -68,6 +68,37 @@ static status measure(engine *e, model_segment *s, uint32_t cap_tokens, uint64_t
     return STATUS_OK;
 }
 
+/* What a measurement's ids use is forgotten, and is no news for the list of experts: that is of
+ * texts. */
+typedef struct uses_before {
+    uint32_t *uses; /* NULL: there are none */
+    uint64_t tokens;
+} uses_before;
+
+static size_t uses_bytes(const engine *e) {
+    const model_config *c = model_configuration(e->model);
+    return (size_t)c->n_layers * c->n_experts * sizeof(uint32_t);
+}
+
+static uses_before save_uses(const engine *e) {
+    const uint32_t *now = model_expert_uses(e->model);
+    model_stats stats;
+    model_read_stats(e->model, &stats);
+    uses_before before = {.tokens = stats.tokens};
+    if (now != NULL) before.uses = malloc(uses_bytes(e));
+    if (before.uses != NULL) memcpy(before.uses, now, uses_bytes(e));
+    return before;
+}
+
+static void restore_uses(engine *e, const uses_before *before) {
+    model_stats stats;
+    model_read_stats(e->model, &stats);
+    e->uses_saved_tokens += stats.tokens - before->tokens;
+    if (before->uses == NULL) return;
+    memcpy(model_expert_uses(e->model), before->uses, uses_bytes(e));
+    free(before->uses);
+}
+
 status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
                       double *decode_tok_per_s, error *err) {
     if (e->requests != NULL) {
@@ -79,6 +110,7 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
     if (n > cap / 2) n = cap / 2;
     int32_t *ids = calloc(n, sizeof *ids);
     uint32_t *pages = calloc(e->plan.n_pages, sizeof *pages);
+    uses_before before = save_uses(e);
     status rc = STATUS_OK;
     if (ids == NULL || pages == NULL) {
         rc = error_set(err, STATUS_NO_MEMORY, "measure: no memory");
@@ -91,9 +123,9 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
     uint64_t half_ns = (uint64_t)budget_ms * 500000u;
     model_stats opened;
     model_read_stats(e->model, &opened);
-    /* Where slots began full, what they hold is worth more than what these ids use; and a list of
-     * uses is of texts. */
-    model_set_trial(e->model, opened.slots_filled > 0 || e->params.experts_dir != NULL);
+    /* Where slots began full, what they hold is worth more than what these ids use. */
+    model_set_trial(e->model,
+                    opened.slots_filled > 0 && opened.slots_filled == e->plan.n_slots);
     if (s.n_tokens > MODEL_CHUNK_TOKENS) s.n_tokens = MODEL_CHUNK_TOKENS;
     model_state_clear(e->model, 0);
     rc = measure(e, &s, cap / 2, 0, prefill_tok_per_s, err);
@@ -109,6 +141,7 @@ status engine_measure(engine *e, uint32_t budget_ms, double *prefill_tok_per_s,
     model_read_stats(e->model, &e->before);
 done:
     model_set_trial(e->model, false);
+    restore_uses(e, &before);
     free(pages);
     free(ids);
     return rc;

@@ -283,8 +283,9 @@ static uint32_t take_piece(engine *e, const scheduler_piece *piece, const model_
     return n_true;
 }
 
-/* The step of pieces that are not cut. */
-static status run_pieces(engine *e, size_t n, uint64_t begun_ns, error *err) {
+/* The step of pieces that are not cut.  alone: no slice runs behind it, whose experts would make the
+ * next such step slower than guesses can be blamed for. */
+static status run_pieces(engine *e, size_t n, bool alone, uint64_t begun_ns, error *err) {
     clear_states(e, n);
     uint32_t n_rows = make_segments(e, n, begun_ns);
     error cause = {0};
@@ -300,7 +301,7 @@ static status run_pieces(engine *e, size_t n, uint64_t begun_ns, error *err) {
         figures.n_decoded += take_piece(e, &e->pieces[i], &e->segments[i], row);
         row += n_outputs;
     }
-    if (e->guesses != NULL && figures.n_prompt == 0)
+    if (e->guesses != NULL && alone && figures.n_prompt == 0)
         speculate_note_step(e->guesses, n_rows, e->model_ns);
     engine_rates_add(&e->rates, &figures);
     scheduler_note_time(e->scheduler, clock_monotonic_ns() - begun_ns);
@@ -343,7 +344,8 @@ status engine_step(engine *e, bool *did_work, error *err) {
         return STATUS_OK;
     }
     *did_work = true;
-    status rc = n > 0 ? run_pieces(e, n, begun_ns, err) : STATUS_OK;
+    bool alone = slice.piece.who == NULL;
+    status rc = n > 0 ? run_pieces(e, n, alone, begun_ns, err) : STATUS_OK;
     /* A token just taken may have ended the request of the piece that is cut. */
     if (rc == STATUS_OK && slice.piece.who != NULL && slice.piece.who->is_cut)
         rc = run_slice(e, &slice, err);

@@ -22,7 +22,8 @@ typedef struct warm_steps {
     int32_t *ids;    /* [WARM_TOKENS] */
     uint32_t *pages; /* [n_pages] */
     uint64_t begun_ns, limit_ns;
-    uint64_t last_ns; /* what the step before took */
+    uint64_t first_ns; /* what the first step took, with reads from disk */
+    uint64_t last_ns;  /* what the step before took */
 } warm_steps;
 
 static bool has_time(const warm_steps *w, uint64_t expected_ns) {
@@ -44,13 +45,16 @@ static status run_tokens(warm_steps *w, uint32_t n, bool best, error *err) {
 }
 
 /* A prompt of n tokens takes so long after one of n_before.  Where experts come over the bus, few
- * rows want nearly as many as many do: all of a layer, instead of a token's own. */
+ * rows want nearly as many as many do: all of a layer, instead of a token's own.  Where they come from disk, those of a decoding token are
+ * in RAM already, and those of a prompt are not. */
 static uint64_t expect_ns(const warm_steps *w, uint32_t n_before, uint32_t n) {
     const model_config *c = model_configuration(w->e->model);
     uint64_t by_rows = n / n_before, by_experts = 2;
     if (n_before == 1 && c->n_experts_used > 0) by_experts = c->n_experts / c->n_experts_used;
     bool ships = w->e->params.backend == BACKEND_CUDA && w->e->plan.n_slots > 0;
-    return w->last_ns * (ships && by_experts < by_rows ? by_experts : by_rows);
+    bool reads = n_before == 1 && ships && !w->e->plan.pins_experts;
+    uint64_t one_ns = reads && w->first_ns > w->last_ns ? w->first_ns : w->last_ns;
+    return one_ns * (ships && by_experts < by_rows ? by_experts : by_rows);
 }
 
 static status run_decoding(warm_steps *w, bool best, error *err) {
@@ -88,6 +92,7 @@ static status run_steps(warm_steps *w, error *err) {
     model_state_clear(e->model, 0);
     engine_tell_progress(e, 950, "warming up");
     status rc = run_tokens(w, 1, false, err);
+    w->first_ns = w->last_ns;
     if (rc != STATUS_OK || e->plan.n_context <= 2 * DECODING_STEPS) return rc;
     rc = run_decoding(w, false, err);
     if (rc == STATUS_OK && model_finds_best(e->model)) rc = run_decoding(w, true, err);

@@ -382,6 +382,13 @@ static void plan_slice(scheduler *s, scheduler_slice *out) {
     *out = (scheduler_slice){s->cut, p->n_done, p->n_done + s->n_slice_layers};
 }
 
+/* Behind the first piece, whose depth tells nothing of another's. */
+static bool may_share(const scheduler *s, const sequence *who, uint32_t length) {
+    uint32_t bound = s->params.max_step_ms;
+    return bound == 0 || s->planned.n_decoded == 0 ||
+           step_cost_fits(&s->cost, who->n_run, s->planned.n_prompt + length, bound);
+}
+
 static size_t plan_prompts(scheduler *s, scheduler_piece *out) {
     size_t n = 0;
     uint32_t budget = s->params.chunk_tokens, longest = 0;
@@ -390,7 +397,7 @@ static size_t plan_prompts(scheduler *s, scheduler_piece *out) {
         if (decodes(who)) continue;
         if (n == 0) budget = prompt_budget(s, who);
         uint32_t length = piece_length(who, budget);
-        if (length == 0) continue;
+        if (length == 0 || (n > 0 && !may_share(s, who, length))) continue;
         out[n++] = make_piece(who, length, 0);
         budget -= length;
         s->planned.n_prompt += length;

@@ -157,6 +157,7 @@ void bench_open(bench *b, const bench_shape *shape) {
     b->n_layers = shape->n_layers;
     b->piece_ms = shape->piece_ms;
     b->row_ms = shape->row_ms;
+    b->deep_ms = shape->deep_ms;
     assert_true(shape->n_pages <= MAX_PAGES);
     assert_true(b->n_sequences * b->n_states_each <= MAX_STATES);
     assert_int_equal(kv_pages_new(&b->pages, shape->n_pages, &err), STATUS_OK);
@@ -342,6 +343,7 @@ static void run_slice(bench *b, const scheduler_slice *slice) {
     }
     assert_int_equal(slice->piece.n_tokens, b->cut_tokens);
     assert_true(first == 0 || *state == HALF_A_STATE);
+    double row_ms = b->row_ms + b->deep_ms * who->n_run;
     *state = HALF_A_STATE;
     b->cut = who;
     b->n_done = slice->end_layer;
@@ -351,8 +353,7 @@ static void run_slice(bench *b, const scheduler_slice *slice) {
         b->cut = NULL;
         take_piece(b, &slice->piece);
     }
-    double took_ms =
-        (b->piece_ms + b->row_ms * b->cut_tokens) * b->n_slice_layers / b->n_layers;
+    double took_ms = (b->piece_ms + row_ms * b->cut_tokens) * b->n_slice_layers / b->n_layers;
     b->step_ms += took_ms;
     scheduler_note_slice(b->scheduler, (uint64_t)(took_ms * 1e6));
 }
@@ -362,6 +363,7 @@ size_t bench_step_of(bench *b, uint32_t *n_prompt_tokens) {
     scheduler_slice slice;
     size_t n = scheduler_plan(b->scheduler, pieces, &slice);
     uint32_t n_tokens = 0;
+    double deep_ms = 0;
     assert_true(n <= b->n_sequences);
     if (b->cut != NULL && b->cut != slice.piece.who) {
         assert_false(b->cut->is_cut); /* it lost its place */
@@ -373,7 +375,9 @@ size_t bench_step_of(bench *b, uint32_t *n_prompt_tokens) {
         assert_piece(b, &pieces[i]);
         for (size_t j = 0; j < i; j++)
             assert_ptr_not_equal(pieces[i].who, pieces[j].who);
-        if (pieces[i].who->n_run < pieces[i].who->n_prompt) n_tokens += pieces[i].n_tokens;
+        if (pieces[i].who->n_run >= pieces[i].who->n_prompt) continue;
+        n_tokens += pieces[i].n_tokens;
+        deep_ms += b->deep_ms * pieces[i].n_tokens * pieces[i].who->n_run;
     }
     assert_true(n_tokens <= b->chunk_tokens);
     for (size_t i = 0; i < n; i++)
@@ -381,7 +385,8 @@ size_t bench_step_of(bench *b, uint32_t *n_prompt_tokens) {
     for (size_t i = 0; i < n; i++)
         take_piece(b, &pieces[i]);
     bool takes_time = b->piece_ms + b->row_ms > 0;
-    b->step_ms = n == 0 ? 0 : n_tokens > 0 ? 5 + b->piece_ms + b->row_ms * n_tokens : 5;
+    b->step_ms = n == 0 ? 0 : 5 + deep_ms + b->row_ms * n_tokens;
+    if (n_tokens > 0) b->step_ms += b->piece_ms;
     if (takes_time && n > 0) scheduler_note_time(b->scheduler, (uint64_t)(b->step_ms * 1e6));
     b->n_slice_layers = b->n_slice_tokens = 0;
     if (slice.piece.who != NULL && slice.piece.who->is_cut) run_slice(b, &slice);

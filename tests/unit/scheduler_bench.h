@@ -56,9 +56,9 @@ typedef struct bench {
     uint32_t n_slice_layers, n_slice_tokens;
     const sequence *cut; /* whose layers [0, n_done) have run */
     uint32_t n_layers, n_done, cut_tokens;
-    /* What steps take: 5 ms for decoding rows, and for prompts these together.  Zeros: nobody is
-     * told how long a step took. */
-    double piece_ms, row_ms;
+    /* What steps take: 5 ms for decoding rows, and for prompts these together, deep_ms for every
+     * row and position before its piece.  Zeros: nobody is told how long a step took. */
+    double piece_ms, row_ms, deep_ms;
     double step_ms; /* of the last */
     bool moves_out; /* the cache, what makes room; else it forgets that */
 } bench;
@@ -68,7 +68,7 @@ typedef struct bench_shape {
     uint32_t n_states_each; /* 0: one */
     uint32_t max_step_ms;
     uint32_t n_layers; /* below 2: no piece is cut by layers */
-    double piece_ms, row_ms;
+    double piece_ms, row_ms, deep_ms;
     uint32_t n_park; /* places for parked ones */
     bool has_cache;
 } bench_shape;

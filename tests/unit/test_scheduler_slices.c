@@ -108,6 +108,31 @@ static void of_an_unknown_cost_little_is_tried_first(void **state) {
     bench_close(&b);
 }
 
+/* A short prompt fits the bound, and what is left of the piece's rows would do for a deep one if that
+ * were at the short one's depth. */
+static void a_deep_prompt_does_not_ride_behind_a_short_one(void **state) {
+    (void)state;
+    bench b;
+    bench_shape shape = card;
+    shape.piece_ms = 0;
+    shape.row_ms = 0.1;
+    shape.deep_ms = 0.001;
+    (void)begin_stream(&b, &shape, 900);
+    sequence *deep = bench_submit(&b, 4000, 5, 1);
+    double most_ms = 0;
+    while (deep->n_run < 2048 || deep->is_cut)
+        (void)bench_step(&b);
+    const sequence *short_one = bench_submit(&b, 100, 5, 0);
+    while (short_one->n_run < 100) {
+        (void)bench_step(&b);
+        if (b.step_ms > most_ms) most_ms = b.step_ms;
+    }
+    assert_true(most_ms <= 100);
+    assert_true(deep->n_run < 4000);
+    bench_run_to_the_end(&b, 2000);
+    bench_close(&b);
+}
+
 static void without_streams_nothing_is_cut_and_what_was_ends_at_once(void **state) {
     (void)state;
     bench b;
@@ -271,6 +296,7 @@ int main(void) {
         cmocka_unit_test(a_piece_within_the_bound_shares_the_step_of_the_streams),
         cmocka_unit_test(a_piece_is_shorter_where_a_layer_of_it_breaks_the_bound),
         cmocka_unit_test(of_an_unknown_cost_little_is_tried_first),
+        cmocka_unit_test(a_deep_prompt_does_not_ride_behind_a_short_one),
         cmocka_unit_test(without_streams_nothing_is_cut_and_what_was_ends_at_once),
         cmocka_unit_test(other_prompts_wait_for_the_piece_that_is_cut),
         cmocka_unit_test(one_that_is_removed_between_slices_frees_all_at_once),

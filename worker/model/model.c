@@ -652,7 +652,7 @@ void model_set_trial(model *m, bool trial) {
     m->device->ops->set_trial(m->device, trial);
 }
 
-const uint32_t *model_expert_uses(const model *m) {
+uint32_t *model_expert_uses(const model *m) {
     return m->device->ops->expert_uses(m->device);
 }
 

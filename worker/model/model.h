@@ -219,8 +219,8 @@ status model_set_routing(model *m, const routing_trace *traces, uint32_t n_trace
 void model_forget_experts(model *m);
 
 /* Rows that experts had, [n_layers][n_experts], as params.expert_uses wants them; they change with
- * every step.  NULL: there are no slots. */
-const uint32_t *model_expert_uses(const model *m);
+ * every step, and may be written between steps.  NULL: there are no slots. */
+uint32_t *model_expert_uses(const model *m);
 /* Steps of a trial leave no trace in the slots and in what is counted: neither uses nor any figure
  * of model_read_stats().  What is learnt of the machine stays. */
 void model_set_trial(model *m, bool trial);
