@@ -17,7 +17,7 @@ mkdir -p "$build/check"
 sources=$(git ls-files '*.c' 2>/dev/null)
 [ -n "$sources" ] || sources=$(find common kernels worker coordinator tests -name '*.c' -not -path '*/node_modules/*')
 # The peer of the benchmarks needs headers that only peer.sh fetches, the timeline those of CUPTI.
-sources=$(echo "$sources" | grep -v '^tests/benchmark/\(peer/\|gpu_timeline\.c$\)')
+sources=$(echo "$sources" | grep -v '^tests/benchmark/\(peer\|timeline\)/')
 headers=$(find common kernels worker coordinator tests -name '*.h' -not -path '*/node_modules/*')
 
 # is TOOL VERSION: 12 matches 12.2.0, 2.10 matches 2.10.3.

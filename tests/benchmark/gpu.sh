@@ -176,7 +176,7 @@ run_profile() {
     need 35b-a3b "$model"
     header=$(find -L /usr/local/cuda/ -name cupti.h 2> "$work/find" | head -1)
     library=$(find -L /usr/local/cuda/ -name 'libcupti.so*' 2> "$work/find" | head -1)
-    if ! gcc -shared -fPIC -I"$(dirname "$header")" -I/usr/local/cuda/include tests/benchmark/gpu_timeline.c -o "$work/timeline.so" \
+    if ! gcc -shared -fPIC -I"$(dirname "$header")" -I/usr/local/cuda/include tests/benchmark/timeline/timeline.c -o "$work/timeline.so" \
         "$library" -Wl,-rpath,"$(dirname "$library")" 2> "$work/o.err"; then
         say "{\"profile\": \"none\", \"error\": \"$(head -1 "$work/o.err" | tr -d '\"\\')\"}"
         return
@@ -185,7 +185,7 @@ run_profile() {
         name=$card-512
         CUDA_INJECTION64_PATH=$work/timeline.so TIMELINE=$work/timeline.csv timeout "$limit_s" "$worker" bench --model "$model" --seed 1 \
             --json --backend $backend --speculate off --profile $card --prompt 512 --decode 1 --cold --repeat 1 > "$work/o.json" 2> "$work/o.err"
-        if profile=$(python3 tests/benchmark/gpu_timeline.py "$work/timeline.csv" 2>> "$work/o.err"); then
+        if profile=$(python3 tests/benchmark/timeline/timeline.py "$work/timeline.csv" 2>> "$work/o.err"); then
             say "{\"profile\": \"$name\", \"result\": $profile}"
         else
             say "{\"profile\": \"$name\", \"error\": \"$(tail -1 "$work/o.err" | tr -d '\"\\')\"}"

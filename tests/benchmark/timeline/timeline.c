@@ -1,6 +1,6 @@
-/* gpu_timeline.c - when kernels and copies ran, for gpu_timeline.py.
+/* timeline.c - when kernels and copies ran, for timeline.py.
  *
- *     gcc -shared -fPIC -I CUPTI/include tests/benchmark/gpu_timeline.c -o timeline.so -lcupti
+ *     gcc -shared -fPIC -I CUPTI/include tests/benchmark/timeline/timeline.c -o timeline.so -lcupti
  *     CUDA_INJECTION64_PATH=timeline.so TIMELINE=out.csv siliceo-worker bench ...
  *
  * The driver loads the library into the program and calls InitializeInjection() once.  A line
@@ -55,7 +55,7 @@ int InitializeInjection(void) {
     if (cuptiActivityRegisterCallbacks(give_buffer, take_buffer) != CUPTI_SUCCESS ||
         cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) != CUPTI_SUCCESS ||
         cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MEMCPY) != CUPTI_SUCCESS) {
-        (void)fprintf(stderr, "gpu_timeline: CUPTI refuses\n");
+        (void)fprintf(stderr, "timeline: CUPTI refuses\n");
         return 0;
     }
     return atexit(finish) == 0;

@@ -1,4 +1,4 @@
-"""gpu_timeline.py TIMELINE: what the bus and the GPU did during each step with a prompt, as JSON.
+"""timeline.py TIMELINE: what the bus and the GPU did during each step with a prompt, as JSON.
 
 A step begins with its embedding and ends with its last kernel; one with experts_sort has a prompt.
 wall_ms is its length; bus_busy_ms the time in which at least one copy to the GPU ran, copied_mib what
