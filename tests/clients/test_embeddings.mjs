@@ -196,7 +196,7 @@ await test('a file that asks for means and for an end behind each text gets them
         const coordinator = await startCoordinator(), worker = await startWorker(coordinator.mesh, 'amber', args, model);
         await until(async () => (await status(coordinator.url)).nodes.some((n) => n.state === 'ready'), 'it is ready');
         const { tokens } = await post('/tokenize', { content: texts[1] }, coordinator.url);
-        const r = await post('/v1/embeddings', { input: [texts[1], [...tokens, 2151], tokens], encoding_format: 'base64' }, url);
+        const r = await post('/v1/embeddings', { input: [texts[1], [...tokens, 2151], tokens], encoding_format: 'base64' }, coordinator.url);
         assert.equal(r.status, 200, JSON.stringify(r.error));
         await stop(worker);
         await stop(coordinator);
