@@ -140,8 +140,8 @@ typedef struct model_options {
         OPTIONS_KEY(s, m, "experts.dir", CONFIG_STRING, experts_dir, NULL, 0, 0, NULL,         \
                     "folder for a list of the experts used most, a file a model, with which "  \
                     "slots are filled at the next start; none: no list is kept"),              \
-        OPTIONS_KEY(s, m, "experts.save_s", CONFIG_REAL, experts_save_s, "60", 0.1, 86400, NULL, \
-                    "it is written so long after the last time, and at the end, s"),           \
+        OPTIONS_KEY(s, m, "experts.save_s", CONFIG_REAL, experts_save_s, "60", 0.1, 86400,     \
+                    NULL, "it is written so long after the last time, and at the end, s"),     \
         OPTIONS_KEY(s, m, "warm_up_ms", CONFIG_INT, warm_up_ms, "-1", -1, 60000, NULL,         \
                     "time for steps before the model is ready, ms; 0: for a token alone; "     \
                     "-1: 1000 on a GPU, 0 on the CPU"),                                        \
