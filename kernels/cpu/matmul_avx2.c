@@ -196,46 +196,23 @@ INLINE void rows_float(matmul_rows *a, const quant_type type, const int n_tokens
 
 /* ---- one function for each type and number of tokens ---- */
 
-#define KERNEL(family, name, type, n)                                                          \
+#define KERNEL(block, name, type, n)                                                           \
     static void name##_##n(matmul_rows *a) {                                                   \
-        family(a, type, n);                                                                    \
+        rows_##block(a, type, n);                                                              \
     }
-#define KERNELS(family, name, type)                                                            \
-    KERNEL(family, name, type, 1)                                                              \
-    KERNEL(family, name, type, 2)                                                              \
-    KERNEL(family, name, type, 3)                                                              \
-    KERNEL(family, name, type, 4)
+#define KERNELS(block, name, type)                                                             \
+    KERNEL(block, name, type, 1)                                                               \
+    KERNEL(block, name, type, 2)                                                               \
+    KERNEL(block, name, type, 3)                                                               \
+    KERNEL(block, name, type, 4)
 
-KERNELS(rows_float, f32, QUANT_F32)
-KERNELS(rows_float, f16, QUANT_F16)
-KERNELS(rows_float, bf16, QUANT_BF16)
-KERNELS(rows_32, q4_0, QUANT_Q4_0)
-KERNELS(rows_32, q4_1, QUANT_Q4_1)
-KERNELS(rows_32, q5_0, QUANT_Q5_0)
-KERNELS(rows_32, q5_1, QUANT_Q5_1)
-KERNELS(rows_32, q8_0, QUANT_Q8_0)
-KERNELS(rows_32, iq4_nl, QUANT_IQ4_NL)
-KERNELS(rows_32, mxfp4, QUANT_MXFP4)
-KERNELS(rows_256, q2_k, QUANT_Q2_K)
-KERNELS(rows_256, q3_k, QUANT_Q3_K)
-KERNELS(rows_256, q4_k, QUANT_Q4_K)
-KERNELS(rows_256, q5_k, QUANT_Q5_K)
-KERNELS(rows_256, q6_k, QUANT_Q6_K)
-KERNELS(rows_256, iq4_xs, QUANT_IQ4_XS)
+#define ENTRY(block, name, type) [type] = {name##_1, name##_2, name##_3, name##_4},
 
-#define ENTRY(name)                                                                            \
-    { name##_1, name##_2, name##_3, name##_4 }
+FLOAT_TYPES(KERNELS)
+QUANTIZED_TYPES(KERNELS)
 
 static const matmul_rows_kernel kernels[QUANT_LIMIT][MATMUL_TOKENS] = {
-    [QUANT_F32] = ENTRY(f32),       [QUANT_F16] = ENTRY(f16),
-    [QUANT_BF16] = ENTRY(bf16),     [QUANT_Q4_0] = ENTRY(q4_0),
-    [QUANT_Q4_1] = ENTRY(q4_1),     [QUANT_Q5_0] = ENTRY(q5_0),
-    [QUANT_Q5_1] = ENTRY(q5_1),     [QUANT_Q8_0] = ENTRY(q8_0),
-    [QUANT_Q2_K] = ENTRY(q2_k),     [QUANT_Q3_K] = ENTRY(q3_k),
-    [QUANT_Q4_K] = ENTRY(q4_k),     [QUANT_Q5_K] = ENTRY(q5_k),
-    [QUANT_Q6_K] = ENTRY(q6_k),     [QUANT_IQ4_NL] = ENTRY(iq4_nl),
-    [QUANT_IQ4_XS] = ENTRY(iq4_xs), [QUANT_MXFP4] = ENTRY(mxfp4),
-};
+    FLOAT_TYPES(ENTRY) QUANTIZED_TYPES(ENTRY)};
 
 static matmul_rows_kernel rows_kernel(act_format format, quant_type type, size_t n_tokens) {
     if (format == ACT_Q8_16_PAIRS) return matmul_scaled_avx2(type, n_tokens);

@@ -103,4 +103,22 @@ void matmul_panel_multiply_avx512(matmul_panel *p);
 /* Unpacked bytes of 16 rows: see the tiles of matmul_panel_avx512.c. */
 #define MATMUL_TILE_BYTES_PER_COL 25
 
+/* Every type with the columns of its block, or float, for functions and tables by type. */
+#define FLOAT_TYPES(X)                                                                         \
+    X(float, f32, QUANT_F32) X(float, f16, QUANT_F16) X(float, bf16, QUANT_BF16)
+#define QUANTIZED_TYPES(X)                                                                     \
+    X(32, q4_0, QUANT_Q4_0)                                                                    \
+    X(32, q4_1, QUANT_Q4_1)                                                                    \
+    X(32, q5_0, QUANT_Q5_0)                                                                    \
+    X(32, q5_1, QUANT_Q5_1)                                                                    \
+    X(32, q8_0, QUANT_Q8_0)                                                                    \
+    X(32, iq4_nl, QUANT_IQ4_NL)                                                                \
+    X(32, mxfp4, QUANT_MXFP4)                                                                  \
+    X(256, q2_k, QUANT_Q2_K)                                                                   \
+    X(256, q3_k, QUANT_Q3_K)                                                                   \
+    X(256, q4_k, QUANT_Q4_K)                                                                   \
+    X(256, q5_k, QUANT_Q5_K)                                                                   \
+    X(256, q6_k, QUANT_Q6_K)                                                                   \
+    X(256, iq4_xs, QUANT_IQ4_XS)
+
 #endif
