@@ -104,11 +104,17 @@ typedef struct cuda_experts {
  * the host chooses slots between. */
 typedef enum cuda_mode { MODE_PLAIN, MODE_RECORD, MODE_REPLAY } cuda_mode;
 
-typedef struct cuda_recording {
+/* What a recording stands for. */
+typedef struct cuda_step_shape {
     uint32_t n_rows, n_runs, n_outputs;
-    uint32_t best_of; /* 0: logits are wanted */
-    bool routed;
-    bool in_segments;
+    uint32_t best_of;    /* 0: logits are wanted */
+    uint8_t routed;      /* ids are told */
+    uint8_t in_segments; /* the host looks at the step after every layer's router */
+    uint16_t reserved;
+} cuda_step_shape;
+
+typedef struct cuda_recording {
+    cuda_step_shape shape;
     bool seen;  /* it ran once without being recorded: everything is loaded */
     bool whole; /* it can be replayed */
     uint32_t n_segments;

@@ -10,37 +10,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The host looks at the step after every layer's router. */
-static bool is_in_segments(const backend_cuda *b) {
-    return b->experts.cache != NULL && !b->experts.fetches;
-}
-
-static bool is_of_step(const cuda_recording *r, const backend_cuda *b) {
+static cuda_step_shape shape_of(const backend_cuda *b) {
     const batch *step = &b->batch;
-    return r->n_rows == step->view.n_rows && r->n_runs == step->view.n_runs &&
-           r->n_outputs == step->n_outputs &&
-           r->best_of == (step->best != NULL ? step->best_of : 0) &&
-           r->routed == (step->routed != NULL) && r->in_segments == is_in_segments(b);
-}
-
-static void begin_recording(cuda_recording *r, const backend_cuda *b) {
-    const batch *step = &b->batch;
-    r->n_rows = step->view.n_rows;
-    r->n_runs = step->view.n_runs;
-    r->n_outputs = step->n_outputs;
-    r->best_of = step->best != NULL ? step->best_of : 0;
-    r->routed = step->routed != NULL;
-    r->in_segments = is_in_segments(b);
+    return (cuda_step_shape){.n_rows = step->view.n_rows,
+                             .n_runs = step->view.n_runs,
+                             .n_outputs = step->n_outputs,
+                             .best_of = step->best != NULL ? step->best_of : 0,
+                             .routed = step->routed != NULL,
+                             .in_segments = b->experts.cache != NULL && !b->experts.fetches};
 }
 
 static cuda_recording *find_recording(backend_cuda *b) {
+    const cuda_step_shape shape = shape_of(b);
     for (size_t i = 0; i < CUDA_MOST_RECORDINGS; i++) {
         cuda_recording *r = &b->recordings[i];
-        if (!r->seen) {
-            begin_recording(r, b);
-            return r;
-        }
-        if (is_of_step(r, b)) return r;
+        if (!r->seen) r->shape = shape;
+        if (memcmp(&r->shape, &shape, sizeof shape) == 0) return r;
     }
     return NULL;
 }
@@ -48,9 +33,9 @@ static cuda_recording *find_recording(backend_cuda *b) {
 /* Those of segments that were recorded before leave room for this one: memory/plan.c. */
 static bool has_room(const backend_cuda *b, const cuda_recording *r) {
     size_t most = b->experts.lane != NULL ? 2 : 1, n = 0;
-    if (!r->in_segments || r->segments != NULL) return true;
+    if (!r->shape.in_segments || r->segments != NULL) return true;
     for (size_t i = 0; i < CUDA_MOST_RECORDINGS; i++)
-        n += b->recordings[i].in_segments && b->recordings[i].segments != NULL;
+        n += b->recordings[i].shape.in_segments && b->recordings[i].segments != NULL;
     return n < most;
 }
 
