@@ -16,10 +16,17 @@ static const double MOST_CREDIT = 16;     /* tokens won before that may be lost 
 static const double RATE = 0.12;          /* of a new observation in a share */
 static const double MOST_OUTLIER = 2;     /* means, of a step or guess that was held up */
 static const double WORTH = 1.1;          /* gain below which no guess is run */
+static const double CLEAR = 1.5;          /* gain that a unit a little wrong does not undo */
+static const double SAME = 0.15;          /* share by which two checks may differ */
 enum {
     OFF_TOKENS = 64,
     MAX_OFF_SHIFT = 5,
-    PLAIN_EVERY = 64, /* steps; two without guesses, to know what that costs now */
+    /* Steps with guesses between checks of what one without takes now: few at first and where the
+     * last check found something else, more where guesses bring so much that it hardly matters. */
+    LEAST_UNCHECKED = 8,
+    MOST_UNCHECKED = 64,
+    UNCHECKED_IF_CLEAR = 4, /* times as many */
+    CHECK_STEPS = 3,        /* without guesses; the first finds other things in the caches */
     ENOUGH = 3,
     MEASURED = 5,
     MEASURED_ROWS = 64,
@@ -76,9 +83,12 @@ struct speculate {
     drafter_ask *asks;
     int32_t *guesses;
     uint32_t cap_depth;
-    double token_ns;     /* what a token takes without guesses */
-    uint32_t n_guessing; /* steps with guesses since two without, one after the other */
-    uint32_t n_plain;    /* steps without since the last with */
+    double token_ns;        /* what a token takes without guesses */
+    double gain;            /* of the rate of tokens, that the last guesses were given for */
+    uint32_t n_guessing;    /* steps with guesses since the last check */
+    uint32_t n_plain;       /* steps without since the last with */
+    uint32_t most_guessing; /* until the next check */
+    double checked_ns;      /* a step of one row, by the last check */
     speculate_stats stats;
 };
 
@@ -103,6 +113,7 @@ status speculate_new(speculate **out, drafter *drafters[DRAFTER_KINDS],
     memcpy(s->drafters, drafters, sizeof s->drafters);
     s->params = *params;
     row_cost_init(&s->cost);
+    s->most_guessing = LEAST_UNCHECKED;
     s->cap_depth = depth;
     s->tracks = calloc(n_places, sizeof *s->tracks);
     s->entries = calloc(n_places, sizeof *s->entries);
@@ -211,12 +222,30 @@ static void correct_charges(speculate *s, double took_ns) {
     }
 }
 
+/* What a step without guesses takes was seen again: where that is what it was the next check may
+ * wait longer. */
+static void end_check(speculate *s) {
+    double now_ns = step_ns(s, 1);
+    bool same = now_ns < (1 + SAME) * s->checked_ns && s->checked_ns < (1 + SAME) * now_ns;
+    s->checked_ns = now_ns;
+    s->n_guessing = 0;
+    if (same && s->most_guessing < MOST_UNCHECKED) s->most_guessing *= 2;
+    if (!same && s->most_guessing > LEAST_UNCHECKED) s->most_guessing /= 2;
+}
+
+static bool is_check_due(const speculate *s) {
+    bool clear = s->gain > CLEAR && s->most_guessing > LEAST_UNCHECKED;
+    uint32_t most = s->most_guessing * (clear ? UNCHECKED_IF_CLEAR : 1);
+    return !s->fixed && s->n_guessing >= (most < MOST_UNCHECKED ? most : MOST_UNCHECKED);
+}
+
 void speculate_note_step(speculate *s, uint32_t n_rows, uint64_t took_ns) {
     if (s->n_guesses > 0 && n_rows == s->n_entries + s->n_guesses)
         correct_charges(s, (double)took_ns);
     /* The first step after those with guesses finds other things in the caches. */
-    if (s->n_guesses > 0 || s->n_guessing == 0)
+    if (s->n_guesses > 0 || s->n_plain != 1)
         row_cost_note(&s->cost, n_rows, took_ns, s->n_guesses == 0);
+    if (s->n_guesses == 0 && s->n_plain >= CHECK_STEPS && s->n_guessing > 0) end_check(s);
     s->n_guesses = 0;
 }
 
@@ -398,7 +427,8 @@ static void choose_depths(speculate *s, size_t n) {
         for (size_t i = 0; i < n; i++)
             s->entries[i].depth = s->entries[i].trial;
     }
-    refuse_reading(s, n, best / plain);
+    s->gain = best / plain;
+    refuse_reading(s, n, s->gain);
 }
 
 /* Whether guesses would pay if they all came true. */
@@ -484,7 +514,7 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
     bound_risks(s, n);
     choose_depths(s, n);
     choose_trials(s, n);
-    bool plain = !s->fixed && s->n_guessing >= PLAIN_EVERY;
+    bool plain = is_check_due(s);
     for (size_t i = 0; plain && i < n; i++)
         s->entries[i].depth = 0;
     rc = draft(s, n, err);
@@ -500,7 +530,6 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
     s->n_guesses = (uint32_t)(rows - n);
     s->n_plain = rows > n ? 0 : s->n_plain + 1;
     if (rows > n) s->n_guessing++;
-    if (s->n_plain > 1) s->n_guessing = 0;
     if (rows > n) s->row_ns = (step_ns(s, rows) - step_ns(s, n)) / (double)(rows - n);
     return STATUS_OK;
 }

@@ -1,5 +1,7 @@
 /* bench_speculate.c - what guesses bring on texts of some kinds: the same requests with and
- * without, step by step in turn in one process, so that a busy machine slows both alike.
+ * without, an answer each in turn in one process, so that a busy machine slows both alike.  Who is
+ * first changes from pair to pair.  (Not step by step: the second of two finds in the caches what
+ * the first has read from the same file, which was worth up to a tenth to it.)
  *
  *     bench_speculate MODEL DRAFT THREADS REPEATS
  *     bench_speculate MODEL THREADS                only what rows cost
@@ -8,9 +10,10 @@
  * remembered (model.h) and all right.
  *
  * One JSON a line for each text and kind of guesses: share of guesses that came true, tokens a
- * step, the medians of both rates over the repeats and of their quotient.  Time is that from
- * the first token to the last, whole steps with guessing and sampling.  The ids of both must be
- * the same, or it fails.
+ * step, the medians of both rates over the pairs and of their quotient, with its quartiles.  The
+ * kind "none" has no guesses on either side: how far its quotient is from 1 is what the machine's
+ * own noise makes of such a figure.  Time is that from the first token to the last, whole steps
+ * with guessing and sampling.  The ids of both must be the same, or it fails.
  */
 #include "common/clock.h"
 #include "worker/engine.h"
@@ -78,7 +81,7 @@ typedef struct run {
     int32_t ids[MAX_IDS];
     size_t n_ids;
     uint64_t took_ns;
-    bool failed;
+    bool failed, done;
 } run;
 
 typedef struct side {
@@ -93,8 +96,8 @@ static void take_tokens(void *context, const wire_tokens *t) {
 }
 
 static void take_done(void *context, const wire_done *d) {
-    (void)context;
     (void)d;
+    ((side *)context)->now.done = true;
 }
 
 static void take_error(void *context, const wire_error *e) {
@@ -133,10 +136,11 @@ static uint64_t now_ns(bool by_cpu) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* A step, its time counted behind the first token.  False when there is nothing left to do. */
+/* A step, its time counted from the first token to the end of the answer.  False when there is
+ * nothing left to do. */
 static bool step(side *s, bool by_cpu) {
     error err = {0};
-    bool working = false, counts = s->now.n_ids > 0;
+    bool working = false, counts = s->now.n_ids > 0 && !s->now.done;
     uint64_t begun = now_ns(by_cpu);
     if (engine_step(s->e, &working, &err) != STATUS_OK) {
         (void)fprintf(stderr, "bench_speculate: %s\n", err.text);
@@ -156,13 +160,10 @@ static void begin(side *s, const text_case *c) {
     s->now.failed = true;
 }
 
-/* Both sides answer, a step of one after a step of the other. */
-static void run_case(side *a, side *b, const text_case *c, bool by_cpu) {
-    begin(a, c);
-    begin(b, c);
-    for (bool more_a = true, more_b = true; more_a || more_b;) {
-        more_a = more_a && step(a, by_cpu);
-        more_b = more_b && step(b, by_cpu);
+/* The answer, and what is done for the next one when it has ended. */
+static void run_case(side *s, const text_case *c, bool by_cpu) {
+    begin(s, c);
+    while (step(s, by_cpu)) {
     }
 }
 
@@ -177,9 +178,12 @@ static int by_size(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static double median(double *values, int n) {
+/* The value that a share of them is not above; of an even number the mean of the middle two. */
+static double quantile(double *values, int n, double share) {
     qsort(values, (size_t)n, sizeof *values, by_size);
-    return values[n / 2];
+    double at = share * (n - 1);
+    int below = (int)at, above = below + 1 < n ? below + 1 : below;
+    return values[below] + (at - below) * (values[above] - values[below]);
 }
 
 static void read_guesses(const side *s, speculate_stats *out, uint64_t *steps) {
@@ -197,7 +201,8 @@ static int compare(side *plain, side *guessing, const text_case *c, const char *
     size_t n_tokens = 0;
     read_guesses(guessing, &before, &steps_before);
     for (int i = 0; i < repeats; i++) {
-        run_case(i % 2 == 0 ? plain : guessing, i % 2 == 0 ? guessing : plain, c, by_cpu);
+        run_case(i % 2 == 0 ? plain : guessing, c, by_cpu);
+        run_case(i % 2 == 0 ? guessing : plain, c, by_cpu);
         off[i] = rate_of(&plain->now);
         on[i] = rate_of(&guessing->now);
         if (off[i] <= 0 || on[i] <= 0) return -1;
@@ -219,11 +224,13 @@ static int compare(side *plain, side *guessing, const text_case *c, const char *
     double rows = (double)(after.rows_steps - before.rows_steps);
     (void)printf("{\"text\":\"%s\",\"guesses\":\"%s\",\"tokens\":%zu,\"drafted\":%llu,"
                  "\"accepted_share\":%.4f,\"tokens_per_step\":%.4f,\"off_tok_per_s\":%.1f,"
-                 "\"on_tok_per_s\":%.1f,\"speed_up\":%.4f,\"us_per_guess\":%.1f}\n",
+                 "\"on_tok_per_s\":%.1f,\"speed_up\":%.4f,\"quartiles\":[%.4f,%.4f],"
+                 "\"us_per_guess\":%.1f}\n",
                  c->kind, name, n_tokens / (size_t)repeats, (unsigned long long)drafted,
                  drafted > 0 ? (double)accepted / (double)drafted : 0,
-                 rows > 0 ? (rows + (double)accepted) / rows : 1, median(off, repeats),
-                 median(on, repeats), median(ratio, repeats),
+                 rows > 0 ? (rows + (double)accepted) / rows : 1, quantile(off, repeats, 0.5),
+                 quantile(on, repeats, 0.5), quantile(ratio, repeats, 0.5),
+                 quantile(ratio, repeats, 0.25), quantile(ratio, repeats, 0.75),
                  drafted > 0 ? (double)draft_ns / 1e3 / (double)drafted : 0);
     return 0;
 }
@@ -294,7 +301,8 @@ int main(int argc, char *argv[]) {
         const char *name;
         speculate_wish wish;
         uint32_t fixed;
-    } kinds[] = {{"lookup", SPECULATE_LOOKUP, 0},
+    } kinds[] = {{"none", SPECULATE_OFF, 0},
+                 {"lookup", SPECULATE_LOOKUP, 0},
                  {"draft", SPECULATE_DRAFT, 0},
                  {"auto", SPECULATE_AUTO, 0},
                  {"lookup always 4", SPECULATE_LOOKUP, 4},

@@ -1,11 +1,11 @@
 // speculate.mjs - what guesses bring: shares that come true, tokens a step and speed-up by kind of
 // text and of guesses, what verified rows cost, and what a guess of an MTP block costs.
 //
-//     node tests/benchmark/speculate.mjs [--repeats 5] [--build build]
+//     node tests/benchmark/speculate.mjs [--repeats 12] [--build build]
 //
-// demo.gguf with draft.gguf, each answer with and without guesses step by step in turn
-// (bench_speculate.c), on one thread, whose own time is counted, and on two (figures named _2t, by
-// the clock: for a quiet machine); and a generated file of the 35B shape with 4 layers and a block,
+// demo.gguf with draft.gguf, answers with and without guesses in turn (bench_speculate.c), on one
+// thread, whose own time is counted, and on two (figures named _2t, by the clock: for a quiet
+// machine); "none" has guesses on neither side and shows the machine's own noise; and a generated file of the 35B shape with 4 layers and a block,
 // whose routing is random, so that rows share fewer experts than a text's.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -16,7 +16,7 @@ const argument = (name, fallback) => {
     const at = process.argv.indexOf('--' + name);
     return at > 0 ? process.argv[at + 1] : fallback;
 };
-const repeats = +argument('repeats', 5), build = argument('build', 'build');
+const repeats = +argument('repeats', 12), build = argument('build', 'build');
 process.chdir(root);
 const run = (program, ...args) => execFileSync(`${build}/${program}`, args.map(String), { encoding: 'utf8', maxBuffer: 1 << 24, stdio: ['ignore', 'pipe', 'inherit'] });
 const lines = (...args) => run('tests/benchmark/bench_speculate', ...args).trim().split('\n').map((line) => JSON.parse(line));
