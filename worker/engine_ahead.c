@@ -323,8 +323,8 @@ void engine_leave_ahead(engine *e) {
     request *r = e->ahead, **at = &e->requests;
     if (r == NULL) return;
     sequence *who = &r->choices[0].timeline;
-    bool has_run = who->phase == SEQUENCE_RUNNING && who->n_run > r->n_cached && !who->is_cut;
-    if (has_run && who->n_run % PREFIX_BLOCK_TOKENS == 0)
+    bool has_run = who->phase == SEQUENCE_RUNNING && who->n_run > r->n_cached;
+    if (has_run && !sequence_is_cut(who) && who->n_run % PREFIX_BLOCK_TOKENS == 0)
         (void)prefix_cache_keep(e->prefixes, who->tokens, who->n_run, false, who->state,
                                 who->pages);
     scheduler_remove(e->scheduler, who);

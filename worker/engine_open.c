@@ -231,8 +231,8 @@ static status make_step_memory(engine *e, error *err) {
         e->logits = calloc((size_t)e->plan.max_outputs * n_vocab, sizeof *e->logits);
     e->hidden = calloc((size_t)e->plan.max_rows * model_configuration(e->model)->n_embd,
                        sizeof *e->hidden);
-    e->cut_rows = calloc((size_t)e->plan.chunk_tokens * model_configuration(e->model)->n_embd,
-                         sizeof *e->cut_rows);
+    e->cut_rows = calloc((size_t)SEQUENCE_CUT_PLACES * e->plan.chunk_tokens,
+                         model_configuration(e->model)->n_embd * sizeof *e->cut_rows);
     e->raw_row = calloc(n_vocab, sizeof *e->raw_row);
     e->fork_row = calloc(n_vocab, sizeof *e->fork_row);
     e->best = calloc(e->plan.max_outputs, sizeof *e->best);

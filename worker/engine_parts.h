@@ -67,9 +67,10 @@ struct engine {
     bool has_logits;   /* the last step's are in logits, else in best what it gave */
     uint64_t model_ns; /* that the model took for it, what was replayed after it included */
     float *hidden;     /* [max_rows][n_embd], what inputs of vectors want */
-    float *cut_rows;   /* [chunk_tokens][n_embd] of a piece that is cut, between its slices */
-    float *raw_row;    /* a row as the model gave it, for log probabilities */
-    float *fork_row;   /* a row of a prompt, for the next of its choices */
+    /* [SEQUENCE_CUT_PLACES][chunk_tokens][n_embd] of pieces that are cut, between their slices */
+    float *cut_rows;
+    float *raw_row;  /* a row as the model gave it, for log probabilities */
+    float *fork_row; /* a row of a prompt, for the next of its choices */
     sampler_scratch *scratch;
     unsigned char *poison; /* a page or a state of NaN, where tests ask for it */
     int32_t *masked;       /* see make_masks() */
@@ -104,6 +105,8 @@ void engine_sweep(engine *e);
 request_fault engine_fault(uint32_t http_status, const char *code, bool retryable, status rc,
                            const char *text);
 void engine_end_late_requests(engine *e, uint64_t now_ns);
+/* Of a sequence whose piece is cut, what the layers that have run made of its rows. */
+float *engine_cut_rows(const engine *e, const sequence *who);
 scheduler_memory engine_memory_hooks(engine *e);
 status engine_poison_begin(engine *e, error *err);
 void engine_poison_states(void *context, const sequence *who);

@@ -56,7 +56,7 @@ static uint32_t begin(void *context, sequence *who) {
 
 static void at_stop(void *context, sequence *who) {
     engine *e = context;
-    CHECK(!who->is_cut);
+    CHECK(!sequence_is_cut(who));
     (void)prefix_cache_keep(e->prefixes, who->tokens, who->n_run, is_background(who),
                             who->state, who->pages);
 }

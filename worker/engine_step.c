@@ -1,7 +1,8 @@
 /* engine_step.c - one step for all that run: pieces to segments, rows to tokens.
  *
  * Where a piece of a prompt is cut by layers, a step is two of the model's: the decoding rows, and
- * then a slice of that piece.  What its layers have made waits in e->cut_rows.
+ * then a slice of that piece.  What its layers have made waits in e->cut_rows, also while others'
+ * slices run.
  */
 #include "worker/engine_parts.h"
 
@@ -315,7 +316,8 @@ static status run_slice(engine *e, const scheduler_slice *slice, error *err) {
     e->pieces[0] = slice->piece;
     if (slice->first_layer == 0) clear_states(e, 1);
     uint32_t n_rows = make_segments(e, 1, begun_ns);
-    const model_slice layers = {slice->first_layer, slice->end_layer, e->cut_rows};
+    const model_slice layers = {slice->first_layer, slice->end_layer,
+                                engine_cut_rows(e, slice->piece.who)};
     error cause = {0};
     status rc = model_step_slice(e->model, &e->segments[0], &layers, e->logits, &cause);
     if (rc != STATUS_OK) {
@@ -347,7 +349,7 @@ status engine_step(engine *e, bool *did_work, error *err) {
     bool alone = slice.piece.who == NULL;
     status rc = n > 0 ? run_pieces(e, n, alone, begun_ns, err) : STATUS_OK;
     /* A token just taken may have ended the request of the piece that is cut. */
-    if (rc == STATUS_OK && slice.piece.who != NULL && slice.piece.who->is_cut)
+    if (rc == STATUS_OK && slice.piece.who != NULL && sequence_is_cut(slice.piece.who))
         rc = run_slice(e, &slice, err);
     if (rc != STATUS_OK) return rc;
     engine_sweep(e);

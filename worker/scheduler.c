@@ -18,10 +18,13 @@ struct scheduler {
     uint64_t n_arrived;
     step_cost cost;
     step_cost_step planned; /* but for its time */
-    /* The piece that is cut, and what is told of it; who->is_cut. */
-    scheduler_piece cut; /* who is NULL: none is */
-    step_cost_piece cut_cost;
-    uint32_t n_slice_layers; /* of the slice that was planned last */
+    /* Who runs and has a piece that is cut, by sequence_cut_place(); NULL: nobody. */
+    sequence *cuts[SEQUENCE_CUT_PLACES];
+    /* The slice that was planned last: of whom, unless its piece is over or left its place since, and
+     * of which piece, as it was before the slice. */
+    sequence *sliced;
+    step_cost_piece slice_of;
+    uint32_t n_slice_layers;
 };
 
 status scheduler_new(scheduler **out, const scheduler_params *params, error *err) {
@@ -130,9 +133,15 @@ static void give_up_memory(scheduler *s, sequence *who) {
     who->n_states = 0;
 }
 
-static void end_cut(scheduler *s) {
-    s->cut.who->is_cut = false;
-    s->cut.who = NULL;
+static void leave_cut_place(scheduler *s, const sequence *who) {
+    sequence **place = &s->cuts[sequence_cut_place(who)];
+    CHECK(*place == who);
+    *place = NULL;
+    if (s->sliced == who) s->sliced = NULL;
+}
+
+static void forget_cut(sequence *who) {
+    memset(&who->cut, 0, sizeof who->cut);
 }
 
 static void stop_running(scheduler *s, sequence *who) {
@@ -142,7 +151,7 @@ static void stop_running(scheduler *s, sequence *who) {
         CHECK(at < s->n_running);
     }
     s->n_running--;
-    if (who->is_cut) end_cut(s);
+    if (sequence_is_cut(who)) leave_cut_place(s, who);
     memmove(s->running + at, s->running + at + 1, (s->n_running - at) * sizeof(sequence *));
     give_up_memory(s, who);
     who->phase = SEQUENCE_IDLE;
@@ -162,6 +171,7 @@ void scheduler_remove(scheduler *s, sequence *who) {
         stop_running(s, who);
     }
     who->n_run = who->n_drafted = 0;
+    forget_cut(who);
     who->leader = NULL;
     for (sequence *other = s->waiting; other != NULL; other = other->next) {
         if (other->leader == who) other->leader = NULL; /* nobody runs its prompt now */
@@ -171,11 +181,14 @@ void scheduler_remove(scheduler *s, sequence *who) {
 /* Take from who what it holds; it waits again, with it or with its tokens alone. */
 static void pause_running(scheduler *s, sequence *who) {
     const scheduler_memory *m = &s->params.memory;
-    bool may_keep = who->n_run > 0 && !who->is_cut && m->park != NULL;
+    bool may_keep = (who->n_run > 0 || who->cut.n_done > 0) && m->park != NULL;
     bool kept = may_keep && m->park(m->context, who, who);
-    if (!kept) who->n_run = 0;
     who->n_drafted = 0;
     stop_running(s, who);
+    if (!kept) {
+        who->n_run = 0;
+        forget_cut(who);
+    }
     who->n_preempted++;
     insert_waiting(s, who);
 }
@@ -257,8 +270,6 @@ static bool find_room(scheduler *s, const sequence *who) {
     while (!fits(s, who)) {
         sequence *last = s->n_running > 0 ? s->running[s->n_running - 1] : NULL;
         if (last == NULL || last->priority <= who->priority) return false;
-        if (last->is_cut)
-            return false; /* when its piece has run, it goes with what that gave */
         pause_running(s, last);
     }
     return true;
@@ -283,14 +294,20 @@ static bool start_running(scheduler *s, sequence *who) {
     }
     if (who->parked != NULL) s->params.memory.unpark(s->params.memory.context, who);
     who->parked = NULL;
+    if (sequence_is_cut(who)) s->cuts[sequence_cut_place(who)] = who;
     unlink_waiting(s, who);
     insert_running(s, who);
     return true;
 }
 
+/* Whether who would go on with a piece that is cut where another's piece is. */
+static bool lacks_cut_place(const scheduler *s, const sequence *who) {
+    return sequence_is_cut(who) && s->cuts[sequence_cut_place(who)] != NULL;
+}
+
 static void admit(scheduler *s) {
     for (sequence *who = first_ready(s); who != NULL; who = first_ready(s)) {
-        if (!find_room(s, who) || !start_running(s, who)) return;
+        if (lacks_cut_place(s, who) || !find_room(s, who) || !start_running(s, who)) return;
     }
 }
 
@@ -354,32 +371,43 @@ static sequence *first_prompt(const scheduler *s) {
     return NULL;
 }
 
-/* Cut the first prompt's piece by layers, where it is to be.  A single token decodes as far as a
+/* Cut the next piece of a prompt by layers, where it is to be.  A single token decodes as far as a
  * device is concerned. */
-static void begin_cut(scheduler *s) {
+static bool begin_cut(scheduler *s, sequence *who) {
     const scheduler_params *p = &s->params;
-    sequence *who = first_prompt(s);
-    if (who == NULL || p->max_step_ms == 0 || p->n_layers < 2 || s->planned.n_decoded == 0)
-        return;
+    if (p->max_step_ms == 0 || p->n_layers < 2 || s->planned.n_decoded == 0) return false;
     uint32_t length = piece_length(who, p->chunk_tokens);
-    if (step_cost_fits(&s->cost, who->n_run, length, p->max_step_ms)) return;
+    if (step_cost_fits(&s->cost, who->n_run, length, p->max_step_ms)) return false;
     step_cost_piece cut = {
         .depth = who->n_run, .n_layers = p->n_layers, .is_linear = p->is_linear};
     length = piece_length(who, step_cost_cut_rows(&s->cost, &cut, p->max_step_ms,
                                                   MODEL_CHUNK_TOKENS, p->chunk_tokens));
-    if (length < 2) return;
+    if (length < 2) return false;
     cut.n_rows = length;
-    s->cut = make_piece(who, length, 0);
-    s->cut_cost = cut;
-    who->is_cut = true;
+    who->cut = cut;
+    s->cuts[sequence_cut_place(who)] = who;
+    return true;
 }
 
-static void plan_slice(scheduler *s, scheduler_slice *out) {
-    const step_cost_piece *p = &s->cut_cost;
+/* Whose piece is to run some layers now; NULL: prompts are not cut.  A piece that is cut comes before
+ * the other prompts of its place, and waits for those of the place before it. */
+static sequence *choose_cut(scheduler *s) {
+    sequence *first = first_prompt(s);
+    if (first == NULL) return NULL;
+    sequence *cut = s->cuts[sequence_cut_place(first)];
+    if (cut != NULL) return cut;
+    return begin_cut(s, first) ? first : NULL;
+}
+
+static void plan_slice(scheduler *s, sequence *who, scheduler_slice *out) {
+    const step_cost_piece *p = &who->cut;
     bool is_awaited = s->planned.n_decoded > 0;
+    s->sliced = who;
+    s->slice_of = *p;
     s->n_slice_layers = is_awaited ? step_cost_layers(&s->cost, p, s->params.max_step_ms)
                                    : p->n_layers - p->n_done;
-    *out = (scheduler_slice){s->cut, p->n_done, p->n_done + s->n_slice_layers};
+    *out = (scheduler_slice){make_piece(who, p->n_rows, 0), p->n_done,
+                             p->n_done + s->n_slice_layers};
 }
 
 /* Behind the first piece, whose depth tells nothing of another's. */
@@ -395,6 +423,7 @@ static size_t plan_prompts(scheduler *s, scheduler_piece *out) {
     for (uint32_t i = 0; i < s->n_running && budget > 0; i++) {
         sequence *who = s->running[i];
         if (decodes(who)) continue;
+        if (s->cuts[sequence_cut_place(who)] != NULL) break; /* which comes before it */
         if (n == 0) budget = prompt_budget(s, who);
         uint32_t length = piece_length(who, budget);
         if (length == 0 || (n > 0 && !may_share(s, who, length))) continue;
@@ -411,9 +440,9 @@ size_t scheduler_plan(scheduler *s, scheduler_piece *out, scheduler_slice *slice
     memset(slice, 0, sizeof *slice);
     admit(s);
     size_t n = plan_decodes(s, out);
-    if (s->cut.who == NULL) begin_cut(s);
-    if (s->cut.who == NULL) return n + plan_prompts(s, out + n);
-    plan_slice(s, slice);
+    sequence *cut = choose_cut(s);
+    if (cut == NULL) return n + plan_prompts(s, out + n);
+    plan_slice(s, cut, slice);
     return n;
 }
 
@@ -421,7 +450,8 @@ void scheduler_advance(scheduler *s, sequence *who, uint32_t n_tokens) {
     const scheduler_cache *c = &s->params.cache;
     if (who->phase != SEQUENCE_RUNNING) return; /* it ended with another of its request */
     bool was_prompt = who->n_run < who->n_prompt;
-    if (who->is_cut) end_cut(s);
+    if (sequence_is_cut(who)) leave_cut_place(s, who);
+    forget_cut(who);
     who->n_run += n_tokens;
     if (was_prompt && c->at_stop != NULL && sequence_is_at_stop(who))
         c->at_stop(c->context, who);
@@ -433,7 +463,9 @@ void scheduler_note_time(scheduler *s, uint64_t took_ns) {
 }
 
 void scheduler_note_slice(scheduler *s, uint64_t took_ns) {
-    step_cost_add_slice(&s->cost, &s->cut_cost, s->n_slice_layers, (double)took_ns / 1e6);
+    step_cost_add_slice(&s->cost, &s->slice_of, s->n_slice_layers, (double)took_ns / 1e6);
+    if (s->sliced != NULL) s->sliced->cut = s->slice_of;
+    s->sliced = NULL;
 }
 
 /* --- choices of one prompt --- */
@@ -457,7 +489,7 @@ bool scheduler_fork(scheduler *s, const sequence *leader, sequence *who) {
     const scheduler_memory *m = &s->params.memory;
     CHECK(who->phase == SEQUENCE_WAITING && who->leader == leader);
     CHECK(leader->phase == SEQUENCE_RUNNING && leader->n_run == leader->n_prompt);
-    CHECK(!leader->is_cut);
+    CHECK(!sequence_is_cut(leader));
     who->leader = NULL;
     if (m->copy != NULL && s->n_free_groups > 0 && share_pages(s, leader, who)) {
         uint32_t last = who->n_pages - 1;

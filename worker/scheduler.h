@@ -11,8 +11,9 @@
  * of it, some layers of all its tokens, until no layer is left.  Pieces stay long so, and what a
  * layer costs for its first token is paid once a piece: a piece is shorter than chunk_tokens only
  * where one layer of it would break the bound.  One piece is cut at a time, and other prompts wait for
- * its end.  When nobody decodes any more, the rest of it is one slice; and nobody's prompt is cut
- * while nobody decodes.  A model of one layer is cut by tokens alone, to one chunk at the least,
+ * its end; but an interactive prompt does not wait for others' piece, which stays as it is, some layers
+ * run and others not, until no interactive prompt is left.  When nobody decodes any more, the rest
+ * of a piece is one slice; and nobody's prompt is cut while nobody decodes.  A model of one layer is cut by tokens alone, to one chunk at the least,
  * and so is what runs ahead for nobody yet, for whoever comes meanwhile.
  *
  * Order everywhere: interactive before background, then by arrival.  A sequence is
@@ -20,10 +21,8 @@
  * growth for each that runs.  For an interactive one that waits, background ones give
  * theirs up, the last first.  When pages run out while decoding, so does the last in order.
  * Before anyone gives up anything the cache is asked for pages.  Who gave up waits again:
- * where what it held could be parked it goes on exactly there, else it runs its tokens
- * again.  A background one whose piece is cut ends that piece before it gives way to an
- * interactive one; where a decoding row needs its pages it cannot, and as half a piece is no state
- * to go on from, it runs its tokens again.  The first in order always comes forward, with a layer of
+ * where what it held could be parked it goes on exactly there, between two layers of a piece
+ * as between two pieces, else it runs its tokens again.  The first in order always comes forward, with a layer of
  * a chunk a step at the least, so nothing deadlocks as long as one sequence fits alone (the caller's
  * duty).
  *
@@ -57,10 +56,11 @@ typedef struct scheduler_slice {
 /* Who moves bytes for the scheduler.  Between steps; functions may be NULL: never done. */
 typedef struct scheduler_memory {
     void *context;
-    /* Keep the state and the pages of from's n_run tokens in who->parked, which may be from
-     * itself.  False: there is no room. */
+    /* Keep the state, the pages of from's sequence_n_begun() tokens and, where its piece is cut, the
+     * rows between its layers in who->parked, which may be from itself.  False: there is no
+     * room. */
     bool (*park)(void *context, const sequence *from, sequence *who);
-    /* Bring back what is parked, into who->state and who->pages, and forget it. */
+    /* Bring back what is parked, into who->state, who->pages and its place for rows, and forget it. */
     void (*unpark)(void *context, sequence *who);
     void (*forget)(void *context, sequence *who);
     /* Copy the state of from, and from_page to to_page unless they are the same. */
@@ -118,7 +118,8 @@ void scheduler_remove(scheduler *s, sequence *who);
  * A sequence's guesses are run, or n_drafted is 0 now.
  * The slice is to run after the pieces, with scheduler_note_slice(), unless its sequence has been
  * removed since; the same one comes again until it has.  With its last layer the piece has run:
- * scheduler_advance(). */
+ * scheduler_advance().  Between its slices others of another sequence may come, whose rows have a place
+ * of their own, see sequence_cut_place(). */
 size_t scheduler_plan(scheduler *s, scheduler_piece *out, scheduler_slice *slice);
 /* n_tokens of who have run and stay on its timeline; nothing if it has been removed since. */
 void scheduler_advance(scheduler *s, sequence *who, uint32_t n_tokens);

@@ -49,6 +49,18 @@ bool sequence_add_stop(sequence *s, uint32_t position) {
     return true;
 }
 
+bool sequence_is_cut(const sequence *s) {
+    return s->cut.n_rows > 0;
+}
+
+uint32_t sequence_cut_place(const sequence *s) {
+    return s->priority == SEQUENCE_INTERACTIVE ? 0 : 1;
+}
+
+uint32_t sequence_n_begun(const sequence *s) {
+    return s->n_run + s->cut.n_rows;
+}
+
 bool sequence_is_at_stop(const sequence *s) {
     for (uint32_t i = 0; i < s->n_stops; i++) {
         if (s->stops[i] == s->n_run) return true;

@@ -15,10 +15,11 @@
 #define SILICEO_WORKER_SEQUENCE_H
 
 #include "common/error.h"
+#include "worker/step_cost.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SEQUENCE_MAX_STOPS = 64 };
+enum { SEQUENCE_MAX_STOPS = 64, SEQUENCE_CUT_PLACES = 2 };
 
 /* Priorities, those that come first first. */
 enum { SEQUENCE_INTERACTIVE, SEQUENCE_BACKGROUND, SEQUENCE_AHEAD /* for nobody yet */ };
@@ -55,9 +56,10 @@ typedef struct sequence {
     uint32_t state; /* of states, the one after tokens[n_run - 1] */
     uint32_t *pages;
     uint32_t n_pages;
-    /* Layers of its next piece have run and others have not: its state is neither that before the
-     * piece nor that after it, and nobody may keep or copy it. */
-    bool is_cut;
+    /* The next piece, where it is cut by layers; n_rows 0: it is not.  When some have run, its state
+     * is neither that before the piece nor that after it, and goes on only together with the pages
+     * of the piece and with what those layers have made of its rows. */
+    step_cost_piece cut;
     void *parked; /* what it held, kept elsewhere while it waits; NULL: nothing */
     struct sequence *next;
     uint32_t n_preempted;
@@ -76,5 +78,12 @@ bool sequence_append(sequence *s, int32_t id);
  * there are too many. */
 bool sequence_add_stop(sequence *s, uint32_t position);
 bool sequence_is_at_stop(const sequence *s);
+
+bool sequence_is_cut(const sequence *s);
+/* Of SEQUENCE_CUT_PLACES, where the rows of a piece that is cut wait for its next layers: one for
+ * interactive ones, and one for others. */
+uint32_t sequence_cut_place(const sequence *s);
+/* Tokens that its pages are to hold: those that have run, and those of a piece that is cut. */
+uint32_t sequence_n_begun(const sequence *s);
 
 #endif

@@ -120,9 +120,38 @@ static inline void run_tokens(run *r, uint32_t sequence, uint32_t position,
     }
 }
 
+/* The state and pages that a segment's piece has, NaN meanwhile; the caller brings them back. */
+static inline unsigned char *run_take_away(const run *r, const model_segment *s) {
+    uint32_t n_pages = (s->position + s->n_tokens + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
+    size_t n_state = model_config_state_bytes(r->config), n_page = model_page_bytes(r->m);
+    unsigned char *kept = malloc(n_state + n_pages * n_page);
+    unsigned char *nan = malloc(n_state > n_page ? n_state : n_page);
+    assert_non_null(kept);
+    assert_non_null(nan);
+    memset(nan, 0xFF, n_state > n_page ? n_state : n_page);
+    model_state_save(r->m, s->state, kept);
+    model_state_load(r->m, s->state, nan);
+    for (uint32_t i = 0; i < n_pages; i++) {
+        model_page_save(r->m, s->pages[i], kept + n_state + i * n_page);
+        model_page_load(r->m, s->pages[i], nan);
+    }
+    free(nan);
+    return kept;
+}
+
+static inline void run_bring_back(const run *r, const model_segment *s, unsigned char *kept) {
+    uint32_t n_pages = (s->position + s->n_tokens + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
+    size_t n_state = model_config_state_bytes(r->config), n_page = model_page_bytes(r->m);
+    model_state_load(r->m, s->state, kept);
+    for (uint32_t i = 0; i < n_pages; i++)
+        model_page_load(r->m, s->pages[i], kept + n_state + i * n_page);
+    free(kept);
+}
+
 /* A piece in slices of n_each layers.  After each but the last the other sequence takes a step of its
- * next token, whose logits go to the next row of other_logits; it may be NULL. */
-static inline void run_slices(run *r, const model_segment *s, uint32_t n_each,
+ * next token, whose logits go to the next row of other_logits.  goes: what the piece has is taken away
+ * meanwhile. */
+static inline void run_slices(run *r, const model_segment *s, uint32_t n_each, bool goes,
                               model_segment *other, float *other_logits, float *logits) {
     error err = {0};
     uint32_t n_layers = r->config->n_layers;
@@ -133,8 +162,10 @@ static inline void run_slices(run *r, const model_segment *s, uint32_t n_each,
         const model_slice slice = {first, end, rows};
         if (model_step_slice(r->m, s, &slice, logits, &err) != STATUS_OK)
             fail_msg("%s", err.text);
-        if (end == n_layers || other == NULL) continue;
+        if (end == n_layers) continue;
+        unsigned char *kept = goes ? run_take_away(r, s) : NULL;
         run_step(r, other, 1, other_logits);
+        if (goes) run_bring_back(r, s, kept);
         other_logits += r->config->n_vocab;
         other->position++;
         other->tokens++;

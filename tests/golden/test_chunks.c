@@ -209,7 +209,7 @@ static sliced run_sliced(const model_params *p, uint32_t n_each) {
         if (n_each == 0)
             run_step(&r, &s, 1, logits);
         else
-            run_slices(&r, &s, n_each, &other, next, logits);
+            run_slices(&r, &s, n_each, n_each % 2 == 0, &other, next, logits);
         n_taken = other.position - from;
         run_tokens(&r, 1, other.position, other.tokens, N_BETWEEN - n_taken, 1,
                    next + (size_t)n_taken * N_VOCAB);
@@ -230,8 +230,9 @@ static void release_sliced(sliced *s) {
     free(s->logits);
 }
 
-/* A piece that runs some layers at a time, while others decode in between: logits, rows, state and
- * pages are those of a whole one, and the others' logits, too, wherever experts lie. */
+/* A piece that runs some layers at a time, while others decode in between and what it has may be kept
+ * elsewhere: logits, rows, state and pages are those of a whole one, and the others' logits, too,
+ * wherever experts lie. */
 static void slices_and_steps_between_them_change_no_bit(void **state) {
     (void)state;
     const uint32_t slots[] = {0, 8, 64};

@@ -154,8 +154,8 @@ static void slots_change_no_bit(void **state) {
     }
 }
 
-/* A prompt in slices of a layer, with another's decoding step between: what came ahead for the next
- * layer is of no use any more, for that step has had the staging. */
+/* A prompt in slices of a layer, with another's decoding step between, while it may be kept elsewhere:
+ * what came ahead for the next layer is of no use any more, for that step has had the staging. */
 static void slices_and_steps_between_them_change_no_bit(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -175,7 +175,7 @@ static void slices_and_steps_between_them_change_no_bit(void **state) {
             model_segment prompt = run_segment(&r, 0, 0, ids, N_IDS);
             model_segment other = run_segment(&r, 1, N_IDS - 2, ids + N_IDS - 2, 1);
             if (cut > 0)
-                run_slices(&r, &prompt, (r.config->n_layers + 1) / 2, &other, step, to);
+                run_slices(&r, &prompt, (r.config->n_layers + 1) / 2, i == 1, &other, step, to);
             else
                 run_step(&r, &prompt, 1, to);
             if (cut == 0) run_step(&r, &other, 1, step);

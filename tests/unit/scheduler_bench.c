@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HALF_A_STATE = 12345 };
-
 static uint64_t see(uint64_t state, int32_t token) {
     return state * 6364136223846793005u + (uint64_t)token + 1;
 }
@@ -14,6 +12,16 @@ static uint64_t state_after(const sequence *who, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         state = see(state, who->tokens[i]);
     return state;
+}
+
+/* Between the layers of a piece. */
+static uint64_t half_state(const sequence *who, uint32_t n_done) {
+    return n_done > 0 ? see(state_after(who, who->n_run), (int32_t)n_done + 123456)
+                      : state_after(who, who->n_run);
+}
+
+static half_piece *rows_of(bench *b, const sequence *who) {
+    return &b->rows[sequence_cut_place(who)];
 }
 
 /* --- the memory's double --- */
@@ -26,7 +34,8 @@ static bool park(void *context, const sequence *from, sequence *who) {
     assert_null(who->parked);
     p->n_run = from->n_run;
     p->state = b->states[from->state];
-    for (uint32_t i = 0; i < from->n_run; i++)
+    if (sequence_is_cut(from)) p->half = *rows_of(b, from);
+    for (uint32_t i = 0; i < sequence_n_begun(from); i++)
         p->tokens[i] = b->page[from->pages[i / MODEL_PAGE_TOKENS]][i % MODEL_PAGE_TOKENS];
     who->parked = p;
     b->n_parked++;
@@ -44,7 +53,11 @@ static void unpark(void *context, sequence *who) {
     const parked *p = who->parked;
     assert_int_equal(who->n_run, p->n_run);
     b->states[who->state] = p->state;
-    for (uint32_t i = 0; i < p->n_run; i++)
+    if (sequence_is_cut(who)) {
+        *rows_of(b, who) = p->half;
+        b->n_halves_restored++;
+    }
+    for (uint32_t i = 0; i < sequence_n_begun(who); i++)
         b->page[who->pages[i / MODEL_PAGE_TOKENS]][i % MODEL_PAGE_TOKENS] = p->tokens[i];
     b->n_restored++;
     forget(context, who);
@@ -218,15 +231,19 @@ sequence *bench_submit(bench *b, uint32_t n_prompt, uint32_t n_output, uint32_t 
 
 void bench_assert_invariants(const bench *b) {
     uint32_t owners[MAX_PAGES] = {0};
-    bool group_taken[MAX_STATES] = {false};
+    bool group_taken[MAX_STATES] = {false}, place_taken[SEQUENCE_CUT_PLACES] = {false};
     uint32_t n_held = 0, n_running = 0, n_waiting = 0;
     for (uint32_t i = 0; i < b->n; i++) {
         const sequence *who = &b->sequences[i];
         n_waiting += who->phase == SEQUENCE_WAITING;
         if (who->phase != SEQUENCE_RUNNING) {
             assert_int_equal(who->n_pages, 0);
-            assert_true(who->n_run == 0 || who->parked != NULL);
+            assert_true(sequence_n_begun(who) == 0 || who->parked != NULL);
             continue;
+        }
+        if (sequence_is_cut(who)) {
+            assert_false(place_taken[sequence_cut_place(who)]);
+            place_taken[sequence_cut_place(who)] = true;
         }
         n_running++;
         assert_true(who->group < b->n_sequences && !group_taken[who->group]);
@@ -234,7 +251,7 @@ void bench_assert_invariants(const bench *b) {
         assert_int_equal(who->n_states, b->n_states_each);
         for (uint32_t j = 0; j < who->n_states; j++)
             assert_int_equal(who->states[j], who->group * b->n_states_each + j);
-        assert_true(who->n_pages * MODEL_PAGE_TOKENS >= who->n_run);
+        assert_true(who->n_pages * MODEL_PAGE_TOKENS >= sequence_n_begun(who));
         for (uint32_t j = 0; j < who->n_pages; j++)
             owners[who->pages[j]]++;
     }
@@ -325,35 +342,41 @@ static void take_piece(bench *b, const scheduler_piece *piece) {
     if (piece->wants_logits) take_token(b, who);
 }
 
-/* Layers run in order, each once; between them the state is no tokens'. */
+/* Layers run in order, each once; the rows and what the piece has written are those of the layers
+ * before. */
 static void run_slice(bench *b, const scheduler_slice *slice) {
     const sequence *who = slice->piece.who;
-    uint32_t first = b->cut == who ? b->n_done : 0;
+    half_piece *rows = rows_of(b, who);
+    uint32_t first = slice->first_layer, n_tokens = slice->piece.n_tokens;
     uint64_t *state = &b->states[who->state];
-    assert_true(who->is_cut);
     assert_piece(b, &slice->piece);
-    assert_int_equal(slice->first_layer, first);
     assert_true(slice->end_layer > first && slice->end_layer <= b->n_layers);
+    b->sliced = who;
     b->n_slice_layers = slice->end_layer - first;
-    b->n_slice_tokens = slice->piece.n_tokens;
+    b->n_slice_tokens = n_tokens;
     if (first == 0) {
         if (who->n_run == 0) *state = 0;
-        assert_true(*state == state_after(who, who->n_run));
-        b->cut_tokens = slice->piece.n_tokens;
+        *rows = (half_piece){.who = who, .n_tokens = n_tokens};
     }
-    assert_int_equal(slice->piece.n_tokens, b->cut_tokens);
-    assert_true(first == 0 || *state == HALF_A_STATE);
+    assert_ptr_equal(rows->who, who);
+    assert_int_equal(rows->n_done, first);
+    assert_int_equal(rows->n_tokens, n_tokens);
+    assert_true(*state == half_state(who, first));
+    for (uint32_t i = who->n_run; i < who->n_run + n_tokens; i++) {
+        int32_t *at = &b->page[who->pages[i / MODEL_PAGE_TOKENS]][i % MODEL_PAGE_TOKENS];
+        if (first > 0) assert_int_equal(*at, who->tokens[i]);
+        *at = who->tokens[i];
+    }
     double row_ms = b->row_ms + b->deep_ms * who->n_run;
-    *state = HALF_A_STATE;
-    b->cut = who;
-    b->n_done = slice->end_layer;
-    if (b->n_done == b->n_layers) {
+    rows->n_done = slice->end_layer;
+    *state = half_state(who, rows->n_done);
+    if (rows->n_done == b->n_layers) {
         *state = state_after(who, who->n_run);
         run_piece(b, &slice->piece);
-        b->cut = NULL;
+        memset(rows, 0, sizeof *rows);
         take_piece(b, &slice->piece);
     }
-    double took_ms = (b->piece_ms + row_ms * b->cut_tokens) * b->n_slice_layers / b->n_layers;
+    double took_ms = (b->piece_ms + row_ms * n_tokens) * b->n_slice_layers / b->n_layers;
     b->step_ms += took_ms;
     scheduler_note_slice(b->scheduler, (uint64_t)(took_ms * 1e6));
 }
@@ -365,11 +388,7 @@ size_t bench_step_of(bench *b, uint32_t *n_prompt_tokens) {
     uint32_t n_tokens = 0;
     double deep_ms = 0;
     assert_true(n <= b->n_sequences);
-    if (b->cut != NULL && b->cut != slice.piece.who) {
-        assert_false(b->cut->is_cut); /* it lost its place */
-        b->cut = NULL;
-    }
-    if (slice.piece.who != NULL) assert_true(slice.piece.who->is_cut);
+    if (slice.piece.who != NULL) assert_true(sequence_is_cut(slice.piece.who));
     bench_assert_invariants(b);
     for (size_t i = 0; i < n; i++) {
         assert_piece(b, &pieces[i]);
@@ -389,7 +408,8 @@ size_t bench_step_of(bench *b, uint32_t *n_prompt_tokens) {
     if (n_tokens > 0) b->step_ms += b->piece_ms;
     if (takes_time && n > 0) scheduler_note_time(b->scheduler, (uint64_t)(b->step_ms * 1e6));
     b->n_slice_layers = b->n_slice_tokens = 0;
-    if (slice.piece.who != NULL && slice.piece.who->is_cut) run_slice(b, &slice);
+    b->sliced = NULL;
+    if (slice.piece.who != NULL && sequence_is_cut(slice.piece.who)) run_slice(b, &slice);
     bench_assert_invariants(b);
     if (n_prompt_tokens != NULL) *n_prompt_tokens = n_tokens;
     return n + (slice.piece.who != NULL);

@@ -3,7 +3,7 @@
  * A state is a number made of the tokens that it has seen, a page holds its tokens.  A step
  * checks both before it adds to them, so a wrong copy, a page written while it is shared or a
  * place resumed wrongly is seen at once.  A state between the slices of a piece is none that any
- * tokens give.
+ * tokens give, and goes on only together with its rows, of which each place holds one piece's.
  */
 #ifndef SILICEO_TESTS_UNIT_SCHEDULER_BENCH_H
 #define SILICEO_TESTS_UNIT_SCHEDULER_BENCH_H
@@ -30,9 +30,16 @@ typedef struct entry {
     uint64_t used;
 } entry;
 
+/* Whose piece has run so many layers; what these made of its rows. */
+typedef struct half_piece {
+    const sequence *who;
+    uint32_t n_done, n_tokens;
+} half_piece;
+
 typedef struct parked {
     uint32_t n_run;
     uint64_t state;
+    half_piece half;
     int32_t tokens[4096];
 } parked;
 
@@ -48,14 +55,16 @@ typedef struct bench {
     uint32_t n;
     uint32_t n_over;
     uint32_t n_parked, n_restored, n_park_limit;
-    uint32_t n_shared_states; /* copies of states by forks */
+    uint32_t n_halves_restored; /* of those, between two layers of a piece */
+    uint32_t n_shared_states;   /* copies of states by forks */
     entry entries[MAX_ENTRIES];
     uint64_t clock;
     uint32_t n_begun, n_stopped;
     /* Of the last step: layers of a slice, and the tokens of its piece; 0: no piece is cut. */
     uint32_t n_slice_layers, n_slice_tokens;
-    const sequence *cut; /* whose layers [0, n_done) have run */
-    uint32_t n_layers, n_done, cut_tokens;
+    const sequence *sliced; /* whose slice it was */
+    half_piece rows[SEQUENCE_CUT_PLACES];
+    uint32_t n_layers;
     /* What steps take: 5 ms for decoding rows, and for prompts these together, deep_ms for every
      * row and position before its piece.  Zeros: nobody is told how long a step took. */
     double piece_ms, row_ms, deep_ms;

@@ -89,18 +89,22 @@ static parked_store *new_store(uint64_t budget_bytes) {
 static void what_was_kept_comes_back_elsewhere(void **state) {
     (void)state;
     parked_store *s = new_store(UINT64_MAX / 2);
+    float rows[2][3] = {{1.5F, -2, 3}, {0}};
     const uint32_t from[] = {2, 0}, to[] = {3, 1};
+    const parked_place before = {0, 2, from, rows[0], 3}, after = {1, 2, to, rows[1], 3};
     fill_state(0, 17);
     fill_page(2, 18);
     fill_page(0, 19);
-    parked *kept = parked_store_keep(s, 0, from, 2);
+    parked *kept = parked_store_keep(s, &before);
     assert_non_null(kept);
-    assert_int_equal(parked_n_pages(kept), 2);
+    assert_int_equal(parked_store_count(s).used_bytes, parked_store_bytes(s, &before));
     for (uint32_t i = 0; i < 4; i++)
         fill_page(i, 0x7f);
     fill_state(0, 1);
     fill_state(1, 2);
-    parked_store_restore(s, kept, 1, to);
+    rows[0][1] = 9;
+    parked_store_restore(s, kept, &after);
+    assert_true(rows[1][0] == 1.5F && rows[1][1] == -2 && rows[1][2] == 3);
     assert_state(1, 17);
     assert_state(0, 1);
     assert_page(3, 18);
@@ -118,18 +122,23 @@ static void the_bound_holds_and_what_is_forgotten_makes_room(void **state) {
     uint64_t one = state_bytes() + model_page_bytes(m);
     parked_store *s = new_store(2 * one);
     const uint32_t pages[] = {0, 1};
-    assert_int_equal(parked_store_bytes(s, 1), one);
-    parked *first = parked_store_keep(s, 0, pages, 1),
-           *second = parked_store_keep(s, 1, pages, 1);
+    float row = 0;
+    const parked_place small = {0, 1, pages, NULL, 0}, other = {1, 1, pages + 1, NULL, 0},
+                       empty = {0, 0, pages, NULL, 0}, large = {0, 2, pages, NULL, 0},
+                       with_row = {0, 1, pages, &row, 1};
+    assert_int_equal(parked_store_bytes(s, &small), one);
+    assert_int_equal(parked_store_bytes(s, &with_row), one + sizeof(float));
+    parked *first = parked_store_keep(s, &small), *second = parked_store_keep(s, &other);
     assert_non_null(first);
     assert_non_null(second);
-    assert_null(parked_store_keep(s, 0, pages, 0));
+    assert_null(parked_store_keep(s, &empty));
     assert_int_equal(parked_store_count(s).used_bytes, 2 * one);
     parked_store_forget(s, first);
-    assert_null(parked_store_keep(s, 0, pages, 2));
-    first = parked_store_keep(s, 0, pages, 1);
+    assert_null(parked_store_keep(s, &large));
+    assert_null(parked_store_keep(s, &with_row));
+    first = parked_store_keep(s, &small);
     assert_non_null(first);
-    assert_int_equal(parked_store_count(s).refused, 2);
+    assert_int_equal(parked_store_count(s).refused, 3);
     parked_store_forget(s, first);
     parked_store_forget(s, second);
     parked_store_free(s);
@@ -138,8 +147,9 @@ static void the_bound_holds_and_what_is_forgotten_makes_room(void **state) {
 
 static void a_store_without_budget_keeps_nothing(void **state) {
     (void)state;
+    const parked_place empty = {0};
     parked_store *s = new_store(0);
-    assert_null(parked_store_keep(s, 0, NULL, 0));
+    assert_null(parked_store_keep(s, &empty));
     parked_store_free(s);
 }
 

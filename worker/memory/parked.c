@@ -1,12 +1,13 @@
 #include "worker/memory/parked.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct parked {
     uint32_t n_pages;
+    size_t n_floats;
     uint64_t n_bytes;
-    unsigned char *pages; /* behind the state */
-    unsigned char state[];
+    unsigned char bytes[]; /* the state, the pages, the rows */
 };
 
 struct parked_store {
@@ -34,13 +35,12 @@ void parked_store_free(parked_store *store) {
     free(store);
 }
 
-uint64_t parked_store_bytes(const parked_store *store, uint32_t n_pages) {
-    return store->state_bytes + n_pages * store->page_bytes;
+uint64_t parked_store_bytes(const parked_store *store, const parked_place *of) {
+    return store->state_bytes + of->n_pages * store->page_bytes + of->n_floats * sizeof(float);
 }
 
-parked *parked_store_keep(parked_store *store, uint32_t state, const uint32_t *pages,
-                          uint32_t n_pages) {
-    uint64_t n_bytes = parked_store_bytes(store, n_pages);
+parked *parked_store_keep(parked_store *store, const parked_place *from) {
+    uint64_t n_bytes = parked_store_bytes(store, from);
     parked *p = NULL;
     if (store->counts.used_bytes + n_bytes <= store->budget_bytes)
         p = malloc(sizeof *p + n_bytes);
@@ -48,22 +48,28 @@ parked *parked_store_keep(parked_store *store, uint32_t state, const uint32_t *p
         store->counts.refused++;
         return NULL;
     }
-    p->n_pages = n_pages;
+    p->n_pages = from->n_pages;
+    p->n_floats = from->n_floats;
     p->n_bytes = n_bytes;
-    p->pages = p->state + store->state_bytes;
-    model_state_save(store->model, state, p->state);
-    for (uint32_t i = 0; i < n_pages; i++)
-        model_page_save(store->model, pages[i], p->pages + i * store->page_bytes);
+    unsigned char *at = p->bytes;
+    model_state_save(store->model, from->state, at);
+    at += store->state_bytes;
+    for (uint32_t i = 0; i < from->n_pages; i++, at += store->page_bytes)
+        model_page_save(store->model, from->pages[i], at);
+    if (from->n_floats > 0) memcpy(at, from->rows, from->n_floats * sizeof(float));
     store->counts.used_bytes += n_bytes;
     store->counts.kept++;
     return p;
 }
 
-void parked_store_restore(parked_store *store, parked *what, uint32_t state,
-                          const uint32_t *pages) {
-    model_state_load(store->model, state, what->state);
-    for (uint32_t i = 0; i < what->n_pages; i++)
-        model_page_load(store->model, pages[i], what->pages + i * store->page_bytes);
+void parked_store_restore(parked_store *store, parked *what, const parked_place *to) {
+    const unsigned char *at = what->bytes;
+    CHECK(to->n_pages == what->n_pages && to->n_floats == what->n_floats);
+    model_state_load(store->model, to->state, at);
+    at += store->state_bytes;
+    for (uint32_t i = 0; i < to->n_pages; i++, at += store->page_bytes)
+        model_page_load(store->model, to->pages[i], at);
+    if (to->n_floats > 0) memcpy(to->rows, at, to->n_floats * sizeof(float));
     store->counts.restored++;
     parked_store_forget(store, what);
 }
@@ -71,10 +77,6 @@ void parked_store_restore(parked_store *store, parked *what, uint32_t state,
 void parked_store_forget(parked_store *store, parked *what) {
     store->counts.used_bytes -= what->n_bytes;
     free(what);
-}
-
-uint32_t parked_n_pages(const parked *what) {
-    return what->n_pages;
 }
 
 parked_counts parked_store_count(const parked_store *store) {

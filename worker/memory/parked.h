@@ -1,7 +1,7 @@
 /* parked.h - what sequences held that gave up their place, kept in RAM within a bound.
  *
- * A recurrent state and the whole pages of what has run, byte for byte: a sequence that gets
- * them back goes on as if it had never waited.  Memory is taken when something is kept and
+ * A recurrent state and the whole pages of what has run, byte for byte, and, of a piece that is cut
+ * by layers, its rows between two: a sequence that gets them back goes on as if it had never waited.  Memory is taken when something is kept and
  * given back with it, so that an empty store costs nothing.  Thread: engine, between steps.
  */
 #ifndef SILICEO_WORKER_MEMORY_PARKED_H
@@ -26,16 +26,22 @@ typedef struct parked_counts {
 status parked_store_new(parked_store **out, model *m, uint64_t budget_bytes, error *err);
 void parked_store_free(parked_store *store); /* nothing may be kept; accepts NULL */
 
-/* Copies of a state and pages; NULL: they would go beyond the budget, or there is no memory. */
-parked *parked_store_keep(parked_store *store, uint32_t state, const uint32_t *pages,
-                          uint32_t n_pages);
-/* Into another state and as many pages; what was kept is free then. */
-void parked_store_restore(parked_store *store, parked *what, uint32_t state,
-                          const uint32_t *pages);
+/* Where a sequence has what is kept, or gets it back. */
+typedef struct parked_place {
+    uint32_t state;
+    uint32_t n_pages;
+    const uint32_t *pages;
+    float *rows;
+    size_t n_floats; /* of rows; 0: there are none */
+} parked_place;
+
+/* Copies of all that; NULL: they would go beyond the budget, or there is no memory. */
+parked *parked_store_keep(parked_store *store, const parked_place *from);
+/* Into another place of the same size; what was kept is free then. */
+void parked_store_restore(parked_store *store, parked *what, const parked_place *to);
 void parked_store_forget(parked_store *store, parked *what);
 
-uint32_t parked_n_pages(const parked *what);
-uint64_t parked_store_bytes(const parked_store *store, uint32_t n_pages); /* of one */
+uint64_t parked_store_bytes(const parked_store *store, const parked_place *of);
 parked_counts parked_store_count(const parked_store *store);
 
 #endif

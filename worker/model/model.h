@@ -188,8 +188,9 @@ status model_step(model *m, const model_segment *segments, size_t n_segments, fl
 
 /* Run a slice of a piece of two tokens or more that has no states_after.  The slices of a piece run
  * in order, from layer 0 on, each with the same segment and rows; hidden rows and logits come with
- * the last.  Until then the segment's state is that of nowhere: nobody may save, copy or run it,
- * and who gives the piece up clears or loads it.  Not where layers compute on the CPU beside a GPU
+ * the last.  Until then the segment's state is that of nowhere: it may be saved, with its pages and
+ * rows, and loaded elsewhere for the next slice, but nobody may run anything else from it, and
+ * who gives the piece up clears or loads it.  Not where layers compute on the CPU beside a GPU
  * (n_cpu_layers). */
 status model_step_slice(model *m, const model_segment *segment, const model_slice *slice,
                         float *logits, error *err);
