@@ -3,6 +3,7 @@
 #include "kernels/matmul.h"
 #include "worker/backend.h"
 #include "worker/memory/cuda_layout.h"
+#include "worker/sequence.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -223,6 +224,16 @@ static void add_expert_lines(memory_plan *plan, const model_config *c, const mod
     }
 }
 
+/* On every backend: of a step what inputs of vectors and drafts want, and of pieces that are cut by
+ * layers what waits between two. */
+static void add_hidden_line(memory_plan *plan, const model_config *c) {
+    uint64_t n_cut = (uint64_t)SEQUENCE_CUT_PLACES * plan->chunk_tokens;
+    char *note = add_line(plan, "hidden rows", PLAN_RAM,
+                          (plan->max_rows + n_cut) * c->n_embd * sizeof(float));
+    (void)snprintf(note, NOTE_BYTES, "of a step, and of %d pieces between their layers",
+                   SEQUENCE_CUT_PLACES);
+}
+
 static void add_fixed_lines(memory_plan *plan, const model_config *c, const model_weights *w,
                             const plan_request *r) {
     char *note = add_line(plan, "backbone", PLAN_MAPPED, backbone_bytes(c, w));
@@ -241,6 +252,7 @@ static void add_fixed_lines(memory_plan *plan, const model_config *c, const mode
     add_draft_line(plan, r, 0); /* the model's pages are planned with the draft's */
     note = add_line(plan, "workspace", PLAN_RAM, plan->max_rows * row_bytes(c));
     (void)snprintf(note, NOTE_BYTES, "%u rows a step, an estimate", plan->max_rows);
+    add_hidden_line(plan, c);
     /* One float row a sequence, and the sampler's copy and candidates. */
     uint64_t logits = (uint64_t)c->n_vocab * (4 * (uint64_t)plan->max_outputs + 4 + 8);
     note = add_line(plan, "logits", PLAN_RAM, logits);
@@ -535,6 +547,7 @@ static void add_cuda_host_lines(memory_plan *plan, const model_config *c,
     add_draft_line(plan, r, plan->n_pages);
     note = add_line(plan, "staging", PLAN_PINNED, CUDA_STAGING_BYTES);
     (void)snprintf(note, NOTE_BYTES, "weights on their way to VRAM");
+    add_hidden_line(plan, c);
     uint64_t logits = (uint64_t)c->n_vocab * (8 * (uint64_t)plan->max_outputs + 4 + 8);
     note = add_line(plan, "logits", PLAN_RAM, logits);
     (void)snprintf(note, NOTE_BYTES, "%u rows, and the sampler", plan->max_outputs);
