@@ -193,7 +193,8 @@ uint64_t engine_cost_ns(const engine *e) {
 }
 
 /* A step of so many rows, of other tokens each time: of text, too, a step's experts are mostly
- * others than those of the step before.  Nobody owns a page or a state now. */
+ * others than those of the step before.  Nobody owns a page or a state now, and slots of experts
+ * stay as they are (model_set_trial()). */
 static status try_rows(engine *e, uint32_t n_rows, uint32_t n_before, uint64_t *took_ns,
                        error *err) {
     static const uint32_t page = 0;
@@ -285,7 +286,12 @@ status engine_open_guesses(engine *e, error *err) {
         return STATUS_OK;
     }
     rc = speculate_measure(e->guesses, err);
-    return rc == STATUS_OK ? measure_rows(e, err) : rc;
+    if (rc != STATUS_OK) return rc;
+    model_set_trial(e->model, true);
+    rc = measure_rows(e, err);
+    model_set_trial(e->model, false);
+    model_state_clear(e->model, 0);
+    return rc;
 }
 
 static bool may_guess(const sequence *who) {

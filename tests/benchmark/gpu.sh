@@ -184,11 +184,11 @@ run_profile() {
     for card in rtx2070 rtx3090; do
         name=$card-512
         CUDA_INJECTION64_PATH=$work/timeline.so TIMELINE=$work/timeline.csv timeout "$limit_s" "$worker" bench --model "$model" --seed 1 \
-            --json --backend $backend --speculate off --profile $card --prompt 512 --decode 1 --cold --repeat 1 > "$work/o.json" 2> "$work/o.err"
+            --json --backend $backend --speculate off --profile $card --prompt 512 --decode 2 --cold --repeat 1 > "$work/o.json" 2> "$work/o.err"
         if profile=$(python3 tests/benchmark/timeline/timeline.py "$work/timeline.csv" 2>> "$work/o.err"); then
             say "{\"profile\": \"$name\", \"result\": $profile}"
         else
-            say "{\"profile\": \"$name\", \"error\": \"$(tail -1 "$work/o.err" | tr -d '\"\\')\"}"
+            say "{\"profile\": \"$name\", \"error\": \"$(sed -n '1p;$p' "$work/o.err" | tr -d '\"\\' | tr '\n' ' ')\"}"
         fi
         rm -f "$work/timeline.csv"
     done

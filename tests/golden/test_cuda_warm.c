@@ -105,6 +105,19 @@ static void a_warm_up_leaves_no_trace(void **state) {
     assert_int_equal(warm.after.steps, plain.after.steps);
 }
 
+/* Rows are tried out before anybody asks for guesses; slots stay as they were filled. */
+static void what_guesses_would_cost_is_tried_without_a_trace(void **state) {
+    (void)state;
+    engine_params p = slot_params();
+    p.speculate = SPECULATE_LOOKUP;
+    p.draft_tokens = 3;
+    const answer tried = ask(&p);
+    assert_memory_equal(tried.ids, plain.ids, sizeof plain.ids);
+    assert_int_equal(tried.before.tokens + tried.before.expert_lookups, 0);
+    assert_int_equal(tried.after.expert_lookups, plain.after.expert_lookups);
+    assert_int_equal(hits_of(&tried), hits_of(&plain));
+}
+
 static void slots_filled_by_a_list_change_no_token(void **state) {
     (void)state;
     engine_params p = slot_params();
@@ -172,6 +185,7 @@ static void above_a_disk_what_is_listed_is_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_warm_up_leaves_no_trace),
+        cmocka_unit_test(what_guesses_would_cost_is_tried_without_a_trace),
         cmocka_unit_test(slots_filled_by_a_list_change_no_token),
         cmocka_unit_test(above_a_disk_what_is_listed_is_read),
     };
