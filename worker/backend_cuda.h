@@ -137,7 +137,8 @@ typedef struct backend_cuda {
     uint32_t own_shared[CUDA_KERNEL_COUNT]; /* bytes of shared memory that a kernel declares */
     cuda_stream compute;
     cuda_stream h2d;
-    cuda_stream d2h; /* a prompt's rows on their way to the CPU lane */
+    cuda_stream d2h;      /* a prompt's rows on their way to the CPU lane */
+    cuda_stream recorder; /* only captures */
     pool *threads;
     cuda_layout layout;
     cuda_pointer arena;
@@ -155,7 +156,8 @@ typedef struct backend_cuda {
     cuda_experts experts;
     cuda_mode mode; /* of the running step */
     bool capturing;
-    bool no_graphs; /* they are not wanted, or the driver refused once */
+    bool no_graphs;     /* they are not wanted, or the driver launched one no more */
+    bool no_recordings; /* the driver refused one */
     uint32_t segment;
     cuda_recording *recording; /* of the running step, in a mode that has one */
     cuda_recording recordings[CUDA_MOST_RECORDINGS];
@@ -229,6 +231,11 @@ void cuda_choose_mode(backend_cuda *b);
 void cuda_end_segment(backend_cuda *b);
 /* Go on recording after a look. */
 void cuda_begin_segment(backend_cuda *b);
+/* What was enqueued on the compute stream goes into the segment, where one is recorded. */
+void cuda_record_launch(backend_cuda *b, cuda_launch_config config, cuda_function function,
+                        void **parameters);
+/* A copy that is part of its segment. */
+void cuda_copy_to_host(backend_cuda *b, void *to, cuda_pointer from, size_t n);
 void cuda_end_step(backend_cuda *b);
 void cuda_release_recordings(backend_cuda *b);
 

@@ -43,16 +43,11 @@ bool cuda_read_choice(backend_cuda *b, const cuda_span *s) {
     const model_config *c = b->config;
     cuda_experts *x = &b->experts;
     size_t n = (size_t)s->n_rows * c->n_experts_used;
-    if (b->mode != MODE_REPLAY) {
-        (void)CUDA_DO(b, cuMemcpyDtoHAsync, x->chosen,
-                      (cuda_pointer)(uintptr_t)cuda_chosen_rows(b, s), n * sizeof *x->chosen,
-                      b->compute);
-    }
-    if (s->decodes && cuda_lane_in_steps(b) && b->mode != MODE_REPLAY) {
-        (void)CUDA_DO(b, cuMemcpyDtoHAsync, x->hidden,
-                      (cuda_pointer)(uintptr_t)cuda_hidden_rows(b, s),
-                      (size_t)s->n_rows * c->n_embd * sizeof(float), b->compute);
-    }
+    cuda_copy_to_host(b, x->chosen, (cuda_pointer)(uintptr_t)cuda_chosen_rows(b, s),
+                      n * sizeof *x->chosen);
+    if (s->decodes && cuda_lane_in_steps(b))
+        cuda_copy_to_host(b, x->hidden, (cuda_pointer)(uintptr_t)cuda_hidden_rows(b, s),
+                          (size_t)s->n_rows * c->n_embd * sizeof(float));
     cuda_end_segment(b);
     if (s->decodes && cuda_lane_in_steps(b)) cuda_lane_wake(b);
     if (!CUDA_DO(b, cuStreamSynchronize, b->compute)) return false;

@@ -2,11 +2,16 @@
  *
  * Everything that changes from step to step (tokens, positions, pages, slots) is device
  * memory that the kernels read when they run, so a recorded graph stays valid.  A step is
- * recorded the second time that its shape is seen; kernels are loaded by then.  Where the
- * driver refuses, steps go on as plain launches.
+ * recorded the second time that its shape is seen; kernels are loaded by then.
+ *
+ * A step that is recorded runs by plain launches, and each of them goes a second time to a stream
+ * that only captures.  So the driver may refuse a graph at any time, for want of memory or else,
+ * and the step knows nothing of it: no more graphs are made then, which the log says.  One that
+ * cannot be launched has run nothing either: from there on the step, and all after it, are plain.
  */
 #include "worker/backend_cuda.h"
 
+#include "common/log.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,8 +49,43 @@ static bool has_room(const backend_cuda *b, const cuda_recording *r) {
 static bool can_record(const backend_cuda *b) {
     bool always_fits = b->experts.cache == NULL || b->experts.fetches ||
                        cuda_gathers_at_once(b, b->batch.view.n_rows) == b->batch.view.n_rows;
-    return !b->no_graphs && !b->batch.watched && b->batch.n_hidden == 0 &&
-           b->batch.n_outputs > 0 && b->n_spans == 1 && b->spans[0].decodes && always_fits;
+    return !b->batch.watched && b->batch.n_hidden == 0 && b->batch.n_outputs > 0 &&
+           b->n_spans == 1 && b->spans[0].decodes && always_fits;
+}
+
+static void drop_segments(const backend_cuda *b, cuda_recording *r) {
+    for (uint32_t i = 0; r->segments != NULL && i <= b->config->n_layers; i++) {
+        if (r->segments[i] != NULL) (void)b->driver->cuGraphExecDestroy(r->segments[i]);
+        r->segments[i] = NULL;
+    }
+}
+
+static cuda_result end_capture(backend_cuda *b, cuda_graph *out) {
+    *out = NULL;
+    b->capturing = false;
+    return b->driver->cuStreamEndCapture(b->recorder, out);
+}
+
+static void drop_capture(backend_cuda *b) {
+    cuda_graph graph = NULL;
+    if (b->capturing) (void)end_capture(b, &graph);
+    if (graph != NULL) (void)b->driver->cuGraphDestroy(graph);
+}
+
+static void tell_refusal(const backend_cuda *b, cuda_result result, const char *call,
+                         const char *effect) {
+    error why = {0};
+    (void)cuda_check(b->driver, result, call, &why);
+    log_warn("cuda-graphs", "effect=\"%s\" error=\"%s\"", effect, why.text);
+}
+
+/* What was recorded before is replayed as long as it goes. */
+static void stop_recording(backend_cuda *b, cuda_result result, const char *call) {
+    drop_capture(b);
+    drop_segments(b, b->recording);
+    b->mode = MODE_PLAIN;
+    b->no_recordings = true;
+    tell_refusal(b, result, call, "decoding steps of other shapes than until now are plain");
 }
 
 /* Nothing else is enqueued before the segment's end, so a replay need not wait for the host to walk
@@ -53,30 +93,33 @@ static bool can_record(const backend_cuda *b) {
 static void replay_segment(backend_cuda *b) {
     if (b->failed != STATUS_OK) return;
     CHECK_HOT(b->segment < b->recording->n_segments);
-    (void)CUDA_DO(b, cuGraphLaunch, b->recording->segments[b->segment++], b->compute);
+    cuda_result result =
+        b->driver->cuGraphLaunch(b->recording->segments[b->segment++], b->compute);
+    if (result == CUDA_OK) return;
+    b->mode = MODE_PLAIN;
+    b->no_graphs = true;
+    tell_refusal(b, result, "cuGraphLaunch", "decoding steps are plain");
 }
 
 void cuda_begin_segment(backend_cuda *b) {
     if (b->mode == MODE_REPLAY) replay_segment(b);
     if (b->mode != MODE_RECORD || b->failed != STATUS_OK || b->capturing) return;
-    if (b->driver->cuStreamBeginCapture(b->compute, CUDA_CAPTURE_THREAD_LOCAL) == CUDA_OK) {
-        b->capturing = true;
-        return;
-    }
-    b->no_graphs = true;
-    b->mode = MODE_PLAIN;
+    cuda_result result =
+        b->driver->cuStreamBeginCapture(b->recorder, CUDA_CAPTURE_THREAD_LOCAL);
+    b->capturing = result == CUDA_OK;
+    if (!b->capturing) stop_recording(b, result, "cuStreamBeginCapture");
 }
 
 void cuda_choose_mode(backend_cuda *b) {
     b->segment = 0;
-    if (b->failed != STATUS_OK || !can_record(b)) return;
+    if (b->failed != STATUS_OK || b->no_graphs || !can_record(b)) return;
     cuda_recording *r = find_recording(b);
     if (r == NULL) return;
     if (!r->seen) {
         r->seen = true;
         return;
     }
-    if (!has_room(b, r)) return;
+    if (!r->whole && (b->no_recordings || !has_room(b, r))) return;
     if (r->segments == NULL)
         r->segments = calloc(b->config->n_layers + 1, sizeof(cuda_graph_run));
     if (r->segments == NULL) return;
@@ -87,39 +130,44 @@ void cuda_choose_mode(backend_cuda *b) {
     cuda_begin_segment(b);
 }
 
+void cuda_record_launch(backend_cuda *b, cuda_launch_config config, cuda_function function,
+                        void **parameters) {
+    if (!b->capturing) return;
+    config.stream = b->recorder;
+    cuda_result result = b->driver->cuLaunchKernelEx(&config, function, parameters, NULL);
+    if (result != CUDA_OK) stop_recording(b, result, "cuLaunchKernelEx");
+}
+
+void cuda_copy_to_host(backend_cuda *b, void *to, cuda_pointer from, size_t n) {
+    if (b->mode == MODE_REPLAY) return;
+    (void)CUDA_DO(b, cuMemcpyDtoHAsync, to, from, n, b->compute);
+    if (!b->capturing) return;
+    cuda_result result = b->driver->cuMemcpyDtoHAsync(to, from, n, b->recorder);
+    if (result != CUDA_OK) stop_recording(b, result, "cuMemcpyDtoHAsync");
+}
+
 /* The captured launches become a graph that can run. */
-static void keep_segment(backend_cuda *b) {
-    const cuda_driver *d = b->driver;
-    cuda_graph graph = NULL;
-    b->capturing = false;
-    (void)CUDA_DO(b, cuStreamEndCapture, b->compute, &graph);
-    CHECK_HOT(b->segment <= b->config->n_layers);
-    (void)CUDA_DO(b, cuGraphInstantiate, &b->recording->segments[b->segment], graph, 0);
-    if (graph != NULL) (void)d->cuGraphDestroy(graph);
-}
-
 void cuda_end_segment(backend_cuda *b) {
+    const cuda_driver *d = b->driver;
     if (b->mode != MODE_RECORD || b->failed != STATUS_OK) return;
-    keep_segment(b);
-    (void)CUDA_DO(b, cuGraphLaunch, b->recording->segments[b->segment], b->compute);
-    b->segment++;
-}
-
-static void drop_segments(const backend_cuda *b, cuda_recording *r) {
-    for (uint32_t i = 0; r->segments != NULL && i <= b->config->n_layers; i++) {
-        if (r->segments[i] != NULL) (void)b->driver->cuGraphExecDestroy(r->segments[i]);
-        r->segments[i] = NULL;
+    CHECK_HOT(b->segment <= b->config->n_layers);
+    cuda_graph graph = NULL;
+    const char *call = "cuStreamEndCapture";
+    cuda_result result = end_capture(b, &graph);
+    if (result == CUDA_OK) {
+        call = "cuGraphInstantiate";
+        result = d->cuGraphInstantiate(&b->recording->segments[b->segment], graph, 0);
     }
+    if (graph != NULL) (void)d->cuGraphDestroy(graph);
+    if (result != CUDA_OK)
+        stop_recording(b, result, call);
+    else
+        b->segment++;
 }
 
 /* A step that failed while it was recorded leaves nothing of the recording. */
 void cuda_end_step(backend_cuda *b) {
-    if (b->capturing) {
-        cuda_graph graph = NULL;
-        (void)b->driver->cuStreamEndCapture(b->compute, &graph);
-        if (graph != NULL) (void)b->driver->cuGraphDestroy(graph);
-        b->capturing = false;
-    }
+    drop_capture(b);
     if (b->mode == MODE_RECORD) {
         cuda_recording *r = b->recording;
         r->n_segments = b->segment;

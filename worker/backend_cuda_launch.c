@@ -31,12 +31,15 @@ status cuda_open_context(backend_cuda *b, error *err) {
         rc = CUDA_CALL(d, err, cuStreamCreate, &b->h2d, CUDA_STREAM_NON_BLOCKING);
     if (rc == STATUS_OK)
         rc = CUDA_CALL(d, err, cuStreamCreate, &b->d2h, CUDA_STREAM_NON_BLOCKING);
+    if (rc == STATUS_OK)
+        rc = CUDA_CALL(d, err, cuStreamCreate, &b->recorder, CUDA_STREAM_NON_BLOCKING);
     return rc;
 }
 
 void cuda_close_context(backend_cuda *b) {
     const cuda_driver *d = b->driver;
     if (b->context == NULL) return;
+    if (b->recorder != NULL) (void)d->cuStreamDestroy(b->recorder);
     if (b->d2h != NULL) (void)d->cuStreamDestroy(b->d2h);
     if (b->h2d != NULL) (void)d->cuStreamDestroy(b->h2d);
     if (b->compute != NULL) (void)d->cuStreamDestroy(b->compute);
@@ -121,6 +124,7 @@ static void launch(backend_cuda *b, cuda_kernel kernel, cuda_shape s, const void
     (void)cuda_went(
         b, b->driver->cuLaunchKernelEx(&config, b->functions[kernel], parameters, NULL),
         names[kernel]);
+    cuda_record_launch(b, config, b->functions[kernel], parameters);
 }
 
 void cuda_launch(backend_cuda *b, cuda_kernel kernel, cuda_shape shape, const void *args) {

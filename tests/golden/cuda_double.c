@@ -7,6 +7,7 @@
  *
  * A launch that Turing would refuse is refused here: a kernel's own shared memory is read from
  * the compiler's report.  With SILICEO_DOUBLE_JUDGES launches are judged alone, and do nothing.
+ * SILICEO_DOUBLE_REFUSES makes calls that have to do with graphs fail, see refuses().
  * SILICEO_DOUBLE_ELAPSED_MS is the time between any two events: a large one makes a slow bus.
  * Memory comes filled with 0xff, NaN to a float.  Freed too little or twice: the program ends.
  */
@@ -208,7 +209,7 @@ cuda_result double_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, cuda_fu
     return CUDA_OK;
 }
 
-/* Graphs: while a stream captures, what would be done is kept in a list instead. */
+/* Graphs: what a stream that captures would do is kept in a list instead. */
 typedef struct deed {
     struct deed *next;
     bool copies;
@@ -220,7 +221,7 @@ typedef struct deed {
     unsigned char args[1024];
 } deed;
 
-static bool capturing;
+static cuda_stream capturing; /* or NULL */
 static deed *first_deed, **last_deed = &first_deed;
 
 static deed *add_deed(void) {
@@ -231,8 +232,8 @@ static deed *add_deed(void) {
     return d;
 }
 
-static void copy_or_keep(void *to, const void *from, size_t n) {
-    if (!capturing) {
+static void copy_or_keep(void *to, const void *from, size_t n, cuda_stream stream) {
+    if (capturing == NULL || stream != capturing) {
         memmove(to, from, n);
         return;
     }
@@ -241,6 +242,29 @@ static void copy_or_keep(void *to, const void *from, size_t n) {
     d->to = to;
     d->from = from;
     d->n = n;
+}
+
+static void drop_deeds(deed *d) {
+    while (d != NULL) {
+        deed *next = d->next;
+        free(d);
+        d = next;
+    }
+}
+
+/* SILICEO_DOUBLE_REFUSES is "CALL:N": the Nth call of that name since it was set, and all after it. */
+static bool refuses(const char *call) {
+    static char told[64];
+    static int n_left;
+    const char *now = getenv("SILICEO_DOUBLE_REFUSES");
+    if (now == NULL) now = "";
+    size_t n = strlen(call);
+    if (strcmp(now, told) != 0) {
+        (void)snprintf(told, sizeof told, "%s", now);
+        const char *colon = strchr(now, ':');
+        n_left = colon != NULL ? atoi(colon + 1) - 1 : 0;
+    }
+    return strncmp(now, call, n) == 0 && now[n] == ':' && n_left-- <= 0;
 }
 
 /* Memory: a block knows its size. */
@@ -325,37 +349,36 @@ cuda_result double_cuMemcpyDtoH(void *to, cuda_pointer from, size_t n) {
 cuda_result double_cuMemcpyHtoDAsync(cuda_pointer to, const void *from, size_t n,
                                      cuda_stream stream) {
     if (current == NULL) return NO_CONTEXT;
-    (void)stream;
-    copy_or_keep(host(to), from, n);
+    copy_or_keep(host(to), from, n, stream);
     return CUDA_OK;
 }
 cuda_result double_cuMemcpyDtoHAsync(void *to, cuda_pointer from, size_t n,
                                      cuda_stream stream) {
-    (void)stream;
-    copy_or_keep(to, host(from), n);
+    copy_or_keep(to, host(from), n, stream);
     return CUDA_OK;
 }
 cuda_result double_cuMemcpyDtoDAsync(cuda_pointer to, cuda_pointer from, size_t n,
                                      cuda_stream stream) {
     if (current == NULL) return NO_CONTEXT;
-    (void)stream;
-    copy_or_keep(host(to), host(from), n);
+    copy_or_keep(host(to), host(from), n, stream);
     return CUDA_OK;
 }
 cuda_result double_cuMemsetD8Async(cuda_pointer to, unsigned char value, size_t n,
                                    cuda_stream stream) {
     if (current == NULL) return NO_CONTEXT;
-    (void)stream;
+    if (stream == capturing && capturing != NULL) return INVALID_VALUE;
     memset(host(to), value, n);
     return CUDA_OK;
 }
 
 /* Streams and events: everything is done when a call returns. */
-static char stream_mark, event_mark;
+enum { STREAMS = 4 }; /* of a backend, told apart by their order */
+static char stream_marks[STREAMS], event_mark;
+static unsigned n_streams;
 
 cuda_result double_cuStreamCreate(cuda_stream *out, unsigned flags) {
     (void)flags;
-    *out = (cuda_stream)(void *)&stream_mark;
+    *out = (cuda_stream)(void *)&stream_marks[n_streams++ % STREAMS];
     return CUDA_OK;
 }
 cuda_result double_cuStreamDestroy(cuda_stream stream) {
@@ -364,7 +387,7 @@ cuda_result double_cuStreamDestroy(cuda_stream stream) {
 }
 cuda_result double_cuStreamSynchronize(cuda_stream stream) {
     (void)stream;
-    return capturing ? INVALID_VALUE : CUDA_OK;
+    return capturing != NULL ? INVALID_VALUE : CUDA_OK;
 }
 cuda_result double_cuStreamWaitEvent(cuda_stream stream, cuda_event event, unsigned flags) {
     (void)stream;
@@ -414,7 +437,7 @@ cuda_result double_cuLaunchKernelEx(const cuda_launch_config *c, cuda_function f
     }
     if (getenv("SILICEO_DOUBLE_JUDGES") != NULL) return CUDA_OK;
     const cuda_shape shape = {c->grid[0], c->grid[1], c->grid[2], c->block[0], c->shared_bytes};
-    if (!capturing) {
+    if (capturing == NULL || c->stream != capturing) {
         kernel_device_emu.launch((cuda_kernel)(id - 1), shape, args[0], 0);
         return CUDA_OK;
     }
@@ -426,30 +449,39 @@ cuda_result double_cuLaunchKernelEx(const cuda_launch_config *c, cuda_function f
 }
 
 cuda_result double_cuStreamBeginCapture(cuda_stream stream, int mode) {
-    (void)stream;
     (void)mode;
-    if (capturing) return INVALID_VALUE;
-    capturing = true;
+    if (capturing != NULL) return INVALID_VALUE;
+    if (refuses("cuStreamBeginCapture")) return CUDA_OUT_OF_MEMORY;
+    capturing = stream;
     first_deed = NULL;
     last_deed = &first_deed;
     return CUDA_OK;
 }
 cuda_result double_cuStreamEndCapture(cuda_stream stream, cuda_graph *out) {
-    (void)stream;
-    if (!capturing) return INVALID_VALUE;
-    capturing = false;
+    if (capturing == NULL || capturing != stream) return INVALID_VALUE;
+    capturing = NULL;
+    if (refuses("cuStreamEndCapture")) {
+        drop_deeds(first_deed);
+        *out = NULL;
+        return CUDA_OUT_OF_MEMORY;
+    }
     *out = (cuda_graph)(void *)first_deed;
     return CUDA_OK;
 }
 cuda_result double_cuGraphInstantiate(cuda_graph_run *out, cuda_graph graph,
                                       unsigned long long flags) {
     (void)flags;
+    if (refuses("cuGraphInstantiate")) {
+        drop_deeds((deed *)(void *)graph);
+        return CUDA_OUT_OF_MEMORY;
+    }
     *out = (cuda_graph_run)(void *)graph; /* the run owns the list from here on */
     return graph != NULL ? CUDA_OK : INVALID_VALUE;
 }
 cuda_result double_cuGraphLaunch(cuda_graph_run graph, cuda_stream stream) {
     (void)stream;
-    if (capturing) return INVALID_VALUE;
+    if (capturing != NULL) return INVALID_VALUE;
+    if (refuses("cuGraphLaunch")) return CUDA_OUT_OF_MEMORY;
     for (deed *d = (deed *)(void *)graph; d != NULL; d = d->next) {
         if (d->copies)
             memmove(d->to, d->from, d->n);
@@ -459,11 +491,7 @@ cuda_result double_cuGraphLaunch(cuda_graph_run graph, cuda_stream stream) {
     return CUDA_OK;
 }
 cuda_result double_cuGraphExecDestroy(cuda_graph_run graph) {
-    for (deed *d = (deed *)(void *)graph; d != NULL;) {
-        deed *next = d->next;
-        free(d);
-        d = next;
-    }
+    drop_deeds((deed *)(void *)graph);
     return CUDA_OK;
 }
 cuda_result double_cuGraphDestroy(cuda_graph graph) {
