@@ -160,6 +160,7 @@ $(BUILD)/tests/unit/test_engine_loop: $(BUILD)/obj/tests/unit/engine_double.o
 $(addprefix $(BUILD)/tests/unit/,test_coordinator_link test_coordinator_link_peers): $(addprefix $(BUILD)/obj/tests/unit/,engine_double.o router.o link_node.o)
 $(addprefix $(BUILD)/tests/unit/,test_gguf test_gguf_lies test_gguf_shards): $(BUILD)/obj/tests/unit/gguf_image.o
 $(addprefix $(BUILD)/tests/unit/,test_prefix_cache test_prefix_disk): $(BUILD)/obj/tests/unit/prefix_rig.o
+$(addprefix $(BUILD)/tests/unit/,test_prefix_engine test_prefix_ahead): $(BUILD)/obj/tests/unit/prefix_pair.o
 $(addprefix $(BUILD)/tests/unit/,test_scheduler test_scheduler_preemption test_scheduler_forks test_scheduler_slices): $(BUILD)/obj/tests/unit/scheduler_bench.o
 # The CUDA kernels run on the CPU by fibers, which the sanitizers cannot follow.
 CUDA_CASE_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/kernels/cuda_*cases.c)))
