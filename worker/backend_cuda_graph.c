@@ -104,8 +104,8 @@ static void replay_segment(backend_cuda *b) {
 void cuda_begin_segment(backend_cuda *b) {
     if (b->mode == MODE_REPLAY) replay_segment(b);
     if (b->mode != MODE_RECORD || b->failed != STATUS_OK || b->capturing) return;
-    cuda_result result =
-        b->driver->cuStreamBeginCapture(b->recorder, CUDA_CAPTURE_THREAD_LOCAL);
+    /* Relaxed: what goes to other streams meanwhile is the step itself, and none of it captured. */
+    cuda_result result = b->driver->cuStreamBeginCapture(b->recorder, CUDA_CAPTURE_RELAXED);
     b->capturing = result == CUDA_OK;
     if (!b->capturing) stop_recording(b, result, "cuStreamBeginCapture");
 }

@@ -67,6 +67,7 @@ enum {
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_EVENT_NO_TIMING = 2,
     CUDA_CAPTURE_THREAD_LOCAL = 1,
+    CUDA_CAPTURE_RELAXED = 2,
     CUDA_LAUNCH_OVERLAPPED = 6 /* programmatic stream serialization */
 };
 
