@@ -44,13 +44,13 @@ void step_cost_add(step_cost *c, const step_cost_step *step) {
 }
 
 static double on_line(const step_cost_line *l, double x) {
+    double mean = l->y / l->n, share = l->y / l->x * x;
     double spread = l->n * l->xx - l->x * l->x;
-    if (spread > 1e-6 * l->n * l->xx) {
-        double slope = (l->n * l->xy - l->x * l->y) / spread;
-        double fixed = (l->y - slope * l->x) / l->n;
-        if (slope > 0 && fixed >= 0) return fixed + slope * x;
-    }
-    return l->y / l->x * x; /* steps of one size: in proportion */
+    if (spread <= 1e-6 * l->n * l->xx) return share; /* steps of one size: in proportion */
+    double slope = (l->n * l->xy - l->x * l->y) / spread;
+    double fixed = (l->y - slope * l->x) / l->n;
+    if (slope <= 0) return share > mean ? share : mean; /* it is not the rows that cost */
+    return fixed >= 0 ? fixed + slope * x : share;
 }
 
 double step_cost_expect_ms(const step_cost *c, uint32_t depth, uint32_t n_rows) {

@@ -326,6 +326,13 @@ static void costs_are_learnt_as_a_line_for_each_depth(void **state) {
     assert_int_equal(step_cost_rows(&c, 0, 100, 64, 512), 192);
     assert_int_equal(step_cost_rows(&c, 5000, 130, 64, 512), 64);
     assert_int_equal(step_cost_rows(&c, 0, 1e9, 64, 512), 512);
+    /* What costs the same whatever its rows does so with fewer, too. */
+    step_cost even = {0};
+    step_cost_add(&even, &(step_cost_step){.n_prompt = 300, .took_ms = 161});
+    step_cost_add(&even, &(step_cost_step){.n_prompt = 512, .took_ms = 160});
+    assert_true(step_cost_expect_ms(&even, 0, 80) > 159);
+    assert_true(step_cost_expect_ms(&even, 0, 2048) > 320); /* more are not known to */
+    assert_false(step_cost_fits(&even, 0, 80, 100));
 }
 
 static void a_random_crowd_keeps_the_invariants_and_ends(void **state) {
