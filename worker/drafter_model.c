@@ -8,9 +8,8 @@
  */
 #include "worker/drafter.h"
 
-#include "worker/drafter_best.h"
+#include "worker/drafter_core.h"
 #include "worker/memory/cuda_layout.h"
-#include "worker/memory/kv_pages.h"
 #include "worker/memory/plan.h"
 #include <stdlib.h>
 #include <string.h>
@@ -36,13 +35,9 @@ typedef struct model_drafter {
     drafter base;
     drafter_model_params params;
     gguf_file *file;
-    model *model;
-    kv_pages *pages;
+    drafter_core core;
     model_place *places;
-    model_segment *segments; /* [n_places] */
-    model_place **in_step;   /* [n_places] who each segment is of */
-    float *logits;           /* [n_places][n_vocab], NULL: the device finds the largest */
-    model_best *best;        /* [n_places] */
+    model_place **in_step; /* [n_places] who each segment is of */
 } model_drafter;
 
 /* --- the vocabulary --- */
@@ -74,10 +69,6 @@ static status check_vocabulary(const gguf_file *target, const gguf_file *draft,
 
 /* --- what it runs --- */
 
-static uint32_t pages_for(uint32_t n_tokens) {
-    return (n_tokens + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
-}
-
 static uint32_t states_a_place(const model_drafter *d) {
     return d->params.depth + 1;
 }
@@ -88,7 +79,7 @@ static uint32_t state_of(const model_drafter *d, const model_place *p, uint32_t 
 
 static void empty_place(model_drafter *d, model_place *p, uint64_t key) {
     for (uint32_t i = 0; i < p->n_pages; i++)
-        kv_pages_release(d->pages, p->pages[i]);
+        kv_pages_release(d->core.pages, p->pages[i]);
     p->n_pages = p->n_known = p->n_ahead = p->state = 0;
     p->key = key;
 }
@@ -109,14 +100,14 @@ static void settle(model_drafter *d, model_place *p, const drafter_ask *ask) {
 /* Who does not take part now loses its pages first: most have ended. */
 static bool take_page(model_drafter *d, uint32_t *page) {
     for (uint32_t i = 0; i < d->params.n_places; i++) {
-        if (kv_pages_take(d->pages, page)) return true;
+        if (kv_pages_take(d->core.pages, page)) return true;
         if (!d->places[i].asked) empty_place(d, &d->places[i], 0);
     }
-    return kv_pages_take(d->pages, page);
+    return kv_pages_take(d->core.pages, page);
 }
 
 static bool grow(model_drafter *d, model_place *p, uint32_t n_tokens) {
-    while (p->n_pages < pages_for(n_tokens)) {
+    while (p->n_pages < drafter_pages_for(n_tokens)) {
         if (!take_page(d, &p->pages[p->n_pages])) return false;
         p->n_pages++;
     }
@@ -125,10 +116,10 @@ static bool grow(model_drafter *d, model_place *p, uint32_t n_tokens) {
 
 /* A guess of each that asked; who has all it wanted takes no more part. */
 static void take_guesses(model_drafter *d, size_t n) {
-    const model_best *best = d->best;
+    const model_best *best = d->core.best;
     for (size_t i = 0; i < n; i++) {
         drafter_ask *ask = d->in_step[i]->ask;
-        if (d->segments[i].n_outputs == 0 || ask == NULL) continue;
+        if (d->core.segments[i].n_outputs == 0 || ask == NULL) continue;
         int32_t id = (best++)->id;
         if (id >= 0) ask->guesses[ask->n_guesses++] = id;
         if (id < 0 || ask->n_guesses == ask->depth) d->in_step[i]->ask = NULL;
@@ -150,14 +141,14 @@ static size_t plan_reading(model_drafter *d, drafter_ask *asks, size_t n_asks) {
         uint32_t rows = ask->n_tokens - p->n_known;
         if (rows > left) rows = left;
         if (!grow(d, p, ask->n_tokens + ask->depth)) continue; /* no pages: no guesses */
-        if (p->n_known == 0) model_state_clear(d->model, state_of(d, p, p->state));
+        if (p->n_known == 0) model_state_clear(d->core.model, state_of(d, p, p->state));
         bool whole = p->n_known + rows == ask->n_tokens;
-        d->segments[n] = (model_segment){.state = state_of(d, p, p->state),
-                                         .position = p->n_known,
-                                         .n_tokens = rows,
-                                         .n_outputs = whole ? 1 : 0,
-                                         .tokens = ask->tokens + p->n_known,
-                                         .pages = p->pages};
+        d->core.segments[n] = (model_segment){.state = state_of(d, p, p->state),
+                                              .position = p->n_known,
+                                              .n_tokens = rows,
+                                              .n_outputs = whole ? 1 : 0,
+                                              .tokens = ask->tokens + p->n_known,
+                                              .pages = p->pages};
         d->in_step[n++] = p;
         uint32_t prompt = p->n_known < ask->n_prompt ? ask->n_prompt - p->n_known : 0;
         ask->n_read_prompt = prompt < rows ? prompt : rows;
@@ -180,13 +171,13 @@ static size_t plan_guesses(model_drafter *d, size_t n_places) {
         p->ahead[p->n_ahead] = p->ask->guesses[p->n_ahead];
         p->after[p->n_ahead] = to;
         p->next_state = state_of(d, p, to);
-        d->segments[n] = (model_segment){.state = state_of(d, p, from),
-                                         .position = p->n_known + p->n_ahead,
-                                         .n_tokens = 1,
-                                         .n_outputs = 1,
-                                         .tokens = &p->ahead[p->n_ahead],
-                                         .pages = p->pages,
-                                         .states_after = &p->next_state};
+        d->core.segments[n] = (model_segment){.state = state_of(d, p, from),
+                                              .position = p->n_known + p->n_ahead,
+                                              .n_tokens = 1,
+                                              .n_outputs = 1,
+                                              .tokens = &p->ahead[p->n_ahead],
+                                              .pages = p->pages,
+                                              .states_after = &p->next_state};
         p->n_ahead++;
         p->ask->n_read++;
         d->in_step[n++] = p;
@@ -198,8 +189,7 @@ static status model_guess(drafter *base, drafter_ask *asks, size_t n_asks, error
     model_drafter *d = (model_drafter *)base;
     size_t n = plan_reading(d, asks, n_asks);
     while (n > 0) {
-        status rc =
-            drafter_best(d->model, d->segments, n, d->params.n_vocab, d->logits, d->best, err);
+        status rc = drafter_core_step(&d->core, n, err);
         if (rc != STATUS_OK) { /* what it had run is not known now */
             for (size_t i = 0; i < n; i++)
                 empty_place(d, d->in_step[i], 0);
@@ -221,13 +211,9 @@ static void model_drafter_close(drafter *base) {
         free(d->places[i].after);
         free(d->places[i].pages);
     }
-    free(d->best);
-    free(d->logits);
     free(d->in_step);
-    free(d->segments);
     free(d->places);
-    kv_pages_free(d->pages);
-    model_close(d->model);
+    drafter_core_release(&d->core);
     gguf_close(d->file);
     free(d);
 }
@@ -258,21 +244,13 @@ static model_params params_of_model(const drafter_model_params *p, uint32_t n_la
 static status make_places(model_drafter *d, error *err) {
     const drafter_model_params *p = &d->params;
     d->places = calloc(p->n_places, sizeof *d->places);
-    d->segments = calloc(p->n_places, sizeof *d->segments);
     d->in_step = calloc(p->n_places, sizeof(model_place *));
-    d->best = calloc(p->n_places, sizeof *d->best);
-    bool whole =
-        d->places != NULL && d->segments != NULL && d->in_step != NULL && d->best != NULL;
-    if (whole && !model_finds_best(d->model)) {
-        size_t n = (size_t)p->n_places * model_configuration(d->model)->n_vocab;
-        d->logits = calloc(n, sizeof *d->logits);
-        whole = d->logits != NULL;
-    }
+    bool whole = d->places != NULL && d->in_step != NULL;
     for (uint32_t i = 0; whole && i < p->n_places; i++) {
         model_place *place = &d->places[i];
         place->ahead = calloc(p->depth, sizeof *place->ahead);
         place->after = calloc(p->depth, sizeof *place->after);
-        place->pages = calloc(pages_for(p->n_context + p->depth), sizeof *place->pages);
+        place->pages = calloc(drafter_pages_for(p->n_context + p->depth), sizeof *place->pages);
         whole = place->ahead != NULL && place->after != NULL && place->pages != NULL;
     }
     if (whole) return STATUS_OK;
@@ -293,7 +271,7 @@ static status open_model(model_drafter *d, error *err) {
     status rc = model_config_read(&c, d->file, err);
     if (rc != STATUS_OK) return rc;
     const model_params p = params_of_model(&d->params, c.n_layers, threads_for(d));
-    return model_open(&d->model, d->file, &p, err);
+    return model_open(&d->core.model, d->file, &p, err);
 }
 
 status drafter_model_open(drafter **out, const drafter_model_params *params, error *err) {
@@ -308,14 +286,12 @@ status drafter_model_open(drafter **out, const drafter_model_params *params, err
     if (rc != STATUS_OK) goto fail;
     rc = open_model(d, err);
     if (rc != STATUS_OK) goto fail;
-    if (!model_verifies_rows(d->model)) {
+    if (!model_verifies_rows(d->core.model)) {
         rc = error_set(err, STATUS_BAD_INPUT, "draft %s: this backend keeps no states a row",
                        params->path);
         goto fail;
     }
-    if (d->params.n_vocab > model_configuration(d->model)->n_vocab)
-        d->params.n_vocab = model_configuration(d->model)->n_vocab;
-    rc = kv_pages_new(&d->pages, params->n_pages, err);
+    rc = drafter_core_make(&d->core, params->n_places, params->n_pages, params->n_vocab, err);
     if (rc == STATUS_OK) rc = make_places(d, err);
     if (rc != STATUS_OK) goto fail;
     *out = &d->base;

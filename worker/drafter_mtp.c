@@ -9,9 +9,8 @@
  */
 #include "worker/drafter.h"
 
-#include "worker/drafter_best.h"
+#include "worker/drafter_core.h"
 #include "worker/memory/cuda_layout.h"
-#include "worker/memory/kv_pages.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,34 +29,26 @@ typedef struct mtp_place {
 typedef struct mtp {
     drafter base;
     drafter_mtp_params params;
-    model *block;
-    kv_pages *pages;
+    drafter_core core; /* its model is the block */
     mtp_place *places;
-    model_segment *segments; /* [n_places] */
-    mtp_place **in_step;     /* [n_places] */
-    float *logits;           /* [n_places][n_vocab], NULL: the device finds the largest */
-    model_best *best;        /* [n_places] */
+    mtp_place **in_step; /* [n_places] who each segment is of */
 } mtp;
 
-static uint32_t pages_for(uint32_t n_tokens) {
-    return (n_tokens + MODEL_PAGE_TOKENS - 1) / MODEL_PAGE_TOKENS;
-}
-
 static size_t row_floats(const mtp *d) {
-    return model_configuration(d->block)->n_embd;
+    return model_configuration(d->core.model)->n_embd;
 }
 
 static void begin_anew(mtp *d, mtp_place *p, uint64_t key, uint32_t base) {
     for (uint32_t i = 0; i < p->n_pages; i++)
-        kv_pages_release(d->pages, p->pages[i]);
+        kv_pages_release(d->core.pages, p->pages[i]);
     p->n_pages = p->n_run = p->n_held = 0;
     p->key = key;
     p->base = base;
 }
 
 static bool grow(mtp *d, mtp_place *p, uint32_t n_rows) {
-    while (p->n_pages < pages_for(n_rows)) {
-        if (!kv_pages_take(d->pages, &p->pages[p->n_pages])) return false;
+    while (p->n_pages < drafter_pages_for(n_rows)) {
+        if (!kv_pages_take(d->core.pages, &p->pages[p->n_pages])) return false;
         p->n_pages++;
     }
     return true;
@@ -92,7 +83,7 @@ static status mtp_see(drafter *base, const drafter_rows *seen, error *err) {
             return STATUS_OK;
         }
         const model_segment s = segment_of(d, p, seen->tokens, rows, now);
-        status rc = model_step(d->block, &s, 1, NULL, err);
+        status rc = model_step(d->core.model, &s, 1, NULL, err);
         if (rc != STATUS_OK) return rc;
         at += p->n_held > 0 ? 0 : now;
         p->n_held = 0;
@@ -113,7 +104,7 @@ static size_t plan_held(mtp *d, drafter_ask *asks, size_t n_asks) {
         bool whole = p->key == ask->key && p->n_held > 0 &&
                      p->base + p->n_run + p->n_held + 1 == ask->n_tokens;
         if (!whole || !grow(d, p, p->n_run + p->n_held + ask->depth)) continue;
-        model_segment *s = &d->segments[n];
+        model_segment *s = &d->core.segments[n];
         *s = segment_of(d, p, ask->tokens, p->held, p->n_held);
         s->n_outputs = s->n_hidden = 1;
         s->hidden = p->last;
@@ -133,19 +124,19 @@ static size_t take_and_plan(mtp *d, size_t n_places) {
         mtp_place *p = d->in_step[i];
         drafter_ask *ask = p->ask;
         int32_t *guess = &ask->guesses[ask->n_guesses];
-        *guess = d->best[i].id;
+        *guess = d->core.best[i].id;
         if (*guess < 0) continue; /* no logit is a number */
         if (++ask->n_guesses == ask->depth) continue;
         ask->n_read++;
-        d->segments[n] = (model_segment){.state = (uint32_t)(p - d->places),
-                                         .position = p->n_run + ask->n_guesses - 1,
-                                         .n_tokens = 1,
-                                         .n_outputs = 1,
-                                         .n_hidden = 1,
-                                         .tokens = guess,
-                                         .pages = p->pages,
-                                         .before = p->last,
-                                         .hidden = p->last};
+        d->core.segments[n] = (model_segment){.state = (uint32_t)(p - d->places),
+                                              .position = p->n_run + ask->n_guesses - 1,
+                                              .n_tokens = 1,
+                                              .n_outputs = 1,
+                                              .n_hidden = 1,
+                                              .tokens = guess,
+                                              .pages = p->pages,
+                                              .before = p->last,
+                                              .hidden = p->last};
         d->in_step[n++] = p;
     }
     return n;
@@ -155,8 +146,7 @@ static status mtp_guess(drafter *base, drafter_ask *asks, size_t n_asks, error *
     mtp *d = (mtp *)base;
     size_t n = plan_held(d, asks, n_asks);
     while (n > 0) {
-        status rc =
-            drafter_best(d->block, d->segments, n, d->params.n_vocab, d->logits, d->best, err);
+        status rc = drafter_core_step(&d->core, n, err);
         if (rc != STATUS_OK) return rc;
         n = take_and_plan(d, n);
     }
@@ -173,13 +163,9 @@ static void mtp_close(drafter *base) {
         free(d->places[i].last);
         free(d->places[i].pages);
     }
-    free(d->best);
-    free(d->logits);
     free(d->in_step);
-    free(d->segments);
     free(d->places);
-    kv_pages_free(d->pages);
-    model_close(d->block);
+    drafter_core_release(&d->core);
     free(d);
 }
 
@@ -187,20 +173,16 @@ static const drafter_ops ops = {mtp_close, mtp_guess, mtp_see};
 
 static status make_places(mtp *d, error *err) {
     const drafter_mtp_params *p = &d->params;
-    const model_config *c = model_configuration(d->block);
+    const model_config *c = model_configuration(d->core.model);
     d->places = calloc(p->n_places, sizeof *d->places);
-    d->segments = calloc(p->n_places, sizeof *d->segments);
     d->in_step = calloc(p->n_places, sizeof(mtp_place *));
-    d->best = calloc(p->n_places, sizeof *d->best);
-    if (!model_finds_best(d->block))
-        d->logits = calloc((size_t)p->n_places * c->n_vocab, sizeof *d->logits);
-    bool whole = d->places != NULL && d->segments != NULL && d->in_step != NULL &&
-                 d->best != NULL && (d->logits != NULL || model_finds_best(d->block));
+    bool whole = d->places != NULL && d->in_step != NULL;
     for (uint32_t i = 0; whole && i < p->n_places; i++) {
         mtp_place *place = &d->places[i];
         place->held = calloc((size_t)p->cap_held * c->n_embd, sizeof *place->held);
         place->last = calloc(c->n_embd, sizeof *place->last);
-        place->pages = calloc(pages_for(p->n_context + p->cap_held), sizeof *place->pages);
+        place->pages =
+            calloc(drafter_pages_for(p->n_context + p->cap_held), sizeof *place->pages);
         whole = place->held != NULL && place->last != NULL && place->pages != NULL;
     }
     if (whole) return STATUS_OK;
@@ -228,8 +210,10 @@ status drafter_mtp_open(drafter **out, const drafter_mtp_params *params, error *
     d->params = *params;
     const model_params p = params_of_block(params);
     CHECK(params->max_rows >= params->n_places * params->cap_held);
-    status rc = model_open_block(&d->block, params->file, params->whole, &p, err);
-    if (rc == STATUS_OK) rc = kv_pages_new(&d->pages, params->n_pages, err);
+    status rc = model_open_block(&d->core.model, params->file, params->whole, &p, err);
+    if (rc == STATUS_OK)
+        rc = drafter_core_make(&d->core, params->n_places, params->n_pages, params->n_vocab,
+                               err);
     if (rc == STATUS_OK) rc = make_places(d, err);
     if (rc != STATUS_OK) {
         mtp_close(&d->base);
