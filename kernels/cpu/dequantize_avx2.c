@@ -23,10 +23,7 @@ INLINE void store_group(__m256i v, int offset, const float scale[2], const float
 
 /* The float scales and minima of the 16 halves of groups. */
 INLINE void float_scales(quant_type type, const uint8_t *b, float scale[16], float min[16]) {
-    const size_t at = type == QUANT_Q6_K   ? 208
-                      : type == QUANT_Q3_K ? 108
-                      : type == QUANT_Q2_K ? 80
-                                           : 0;
+    const size_t at = factor_at(type);
     int16_t s[16], m[16];
     __m256i mins, scales = scales_256(type, b, &mins);
     _mm256_storeu_si256((void *)s, scales);
@@ -40,9 +37,8 @@ INLINE void float_scales(quant_type type, const uint8_t *b, float scale[16], flo
     }
 }
 
-INLINE void decode_256(quant_type type, const uint8_t *b, size_t block_bytes, size_t n,
-                       float *y) {
-    for (size_t i = 0; i < n; i += 256, b += block_bytes) {
+INLINE void decode_256(quant_type type, const uint8_t *b, size_t n, float *y) {
+    for (size_t i = 0; i < n; i += 256, b += bytes_of(type)) {
         float scale[16], min[16];
         float_scales(type, b, scale, min);
         for (int j = 0; j < 8; j++) {
@@ -68,19 +64,19 @@ bool dequantize_row_avx2(quant_type type, const void *blocks, size_t n, float *o
         decode_q8_0(blocks, n, out);
         return true;
     case QUANT_Q2_K:
-        decode_256(QUANT_Q2_K, blocks, 84, n, out);
+        decode_256(QUANT_Q2_K, blocks, n, out);
         return true;
     case QUANT_Q3_K:
-        decode_256(QUANT_Q3_K, blocks, 110, n, out);
+        decode_256(QUANT_Q3_K, blocks, n, out);
         return true;
     case QUANT_Q4_K:
-        decode_256(QUANT_Q4_K, blocks, 144, n, out);
+        decode_256(QUANT_Q4_K, blocks, n, out);
         return true;
     case QUANT_Q5_K:
-        decode_256(QUANT_Q5_K, blocks, 176, n, out);
+        decode_256(QUANT_Q5_K, blocks, n, out);
         return true;
     case QUANT_Q6_K:
-        decode_256(QUANT_Q6_K, blocks, 210, n, out);
+        decode_256(QUANT_Q6_K, blocks, n, out);
         return true;
     default:
         return false;

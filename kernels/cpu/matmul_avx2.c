@@ -77,7 +77,7 @@ INLINE void rows_256(matmul_rows *a, const quant_type type, const int n_tokens) 
             x[t]++;
         }
         for (int r = 0; r < 4; r++)
-            b[r] += bytes_256(type);
+            b[r] += bytes_of(type);
     }
     for (int t = 0; t < n_tokens; t++)
         _mm_storeu_ps(a->out[t], _mm_sub_ps(acc[t], acc_min[t]));
@@ -118,7 +118,7 @@ INLINE void rows_32(matmul_rows *a, const quant_type type, const int n_tokens) {
             }
         }
         for (int r = 0; r < 4; r++)
-            b[r] += bytes_32(type);
+            b[r] += bytes_of(type);
     }
     for (int t = 0; t < n_tokens; t++)
         _mm_storeu_ps(a->out[t], _mm_sub_ps(acc[t], acc_min[t]));

@@ -32,10 +32,6 @@ typedef struct tile_32 {
 _Static_assert(sizeof(tile_256) <= 256 * MATMUL_TILE_BYTES_PER_COL, "scratch");
 _Static_assert(sizeof(tile_32) <= 32 * MATMUL_TILE_BYTES_PER_COL, "scratch");
 
-INLINE int group_of(quant_type type) {
-    return is_k4(type) || type == QUANT_IQ4_XS ? 32 : 16;
-}
-
 /* ---- unpacking ---- */
 
 INLINE void unpack_values(quant_type type, const uint8_t *const b[16], tile_256 *tile) {
@@ -117,13 +113,13 @@ INLINE void unpack_scales(quant_type type, const uint8_t *const b[16], tile_256 
 }
 
 INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
-    const size_t n_blocks = p->n_cols / 256, at = p->first_col / 256 * bytes_256(type);
+    const size_t n_blocks = p->n_cols / 256, at = p->first_col / 256 * bytes_of(type);
     tile_256 *tiles = p->tiles;
     for (size_t half = 0; half < 2; half++) {
         for (size_t i = 0; i < n_blocks; i++) {
             const uint8_t *b[16];
             for (size_t r = 0; r < 16; r++)
-                b[r] = p->rows[16 * half + r] + at + i * bytes_256(type);
+                b[r] = p->rows[16 * half + r] + at + i * bytes_of(type);
             unpack_values(type, b, tiles);
             unpack_scales(type, b, tiles);
             tiles++;
@@ -151,13 +147,13 @@ INLINE void unpack_tile_32(quant_type type, const uint8_t *const b[16], tile_32 
 }
 
 INLINE void unpack_panel_32(matmul_panel *p, const quant_type type) {
-    const size_t n_blocks = p->n_cols / 32, at = p->first_col / 32 * bytes_32(type);
+    const size_t n_blocks = p->n_cols / 32, at = p->first_col / 32 * bytes_of(type);
     tile_32 *tiles = p->tiles;
     for (size_t half = 0; half < 2; half++) {
         for (size_t i = 0; i < n_blocks; i++) {
             const uint8_t *b[16];
             for (size_t r = 0; r < 16; r++)
-                b[r] = p->rows[16 * half + r] + at + i * bytes_32(type);
+                b[r] = p->rows[16 * half + r] + at + i * bytes_of(type);
             unpack_tile_32(type, b, tiles++);
         }
     }

@@ -90,7 +90,7 @@ typedef struct block_factors {
 INLINE void spread_block(const quant_type type, const __m256 x[8], __m256 out[4][2]) {
     UNROLL
     for (int s = 0; s < 4; s++) {
-        if (of_32(type)) {
+        if (group_of(type) == 32) {
             spread_factors(group_in(type), x[s], out[s]);
             continue;
         }
@@ -131,7 +131,7 @@ INLINE void rows_256(matmul_rows *a, const quant_type type, const int n_tokens) 
                 acc[t] = add_step(type, true, &w, &x[t], col + 64 * (size_t)s, acc[t]);
         }
         for (int r = 0; r < 4; r++)
-            b[r] += bytes_256(type);
+            b[r] += bytes_of(type);
     }
     for (int t = 0; t < n_tokens; t++)
         _mm_storeu_ps(a->out[t], acc[t]);
@@ -153,7 +153,7 @@ INLINE void step_32(const matmul_rows *a, const quant_type type, const int n_tok
     const uint8_t *b[4];
     weight_step w;
     for (int r = 0; r < 4; r++)
-        b[r] = a->rows[r] + col / 32 * bytes_32(type);
+        b[r] = a->rows[r] + col / 32 * bytes_of(type);
     take_blocks_32(type, both, b, &w);
     for (int t = 0; t < n_tokens; t++)
         acc[t] = add_step(type, both, &w, &x[t], col, acc[t]);

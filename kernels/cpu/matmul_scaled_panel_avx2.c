@@ -19,10 +19,6 @@ typedef struct scaled_tile {
 
 _Static_assert(sizeof(scaled_tile) <= 32 * MATMUL_TILE_BYTES_PER_COL, "scratch");
 
-INLINE bool of_32(quant_type type) {
-    return is_k4(type) || type == QUANT_IQ4_XS;
-}
-
 /* ---- unpacking ---- */
 
 /* 32 columns of eight rows from `row` on. */
@@ -62,16 +58,17 @@ INLINE void factors_of_words(int16_t words[16][16], size_t row, size_t first, co
 /* The factors of all groups of 16 rows, to scale or min of the tiles. */
 INLINE void store_factors(quant_type type, int16_t words[16][16], const float *d,
                           scaled_tile tiles[8], const bool min) {
+    const bool of_32 = group_of(type) == 32;
     for (size_t row = 0; row < 16; row += 8) {
-        for (size_t first = 0; first < (of_32(type) ? 8 : 16); first += 8) {
+        for (size_t first = 0; first < (of_32 ? 8 : 16); first += 8) {
             __m256 x[8];
             factors_of_words(words, row, first, d, x);
             UNROLL
             for (size_t i = 0; i < 8; i++) {
-                scaled_tile *tile = &tiles[of_32(type) ? i : (first + i) / 2];
+                scaled_tile *tile = &tiles[of_32 ? i : (first + i) / 2];
                 float(*to)[16] = min ? tile->min : tile->scale;
-                if (of_32(type)) _mm256_store_ps(to[0] + row, x[i]);
-                _mm256_store_ps(to[of_32(type) ? 1 : i % 2] + row, x[i]);
+                if (of_32) _mm256_store_ps(to[0] + row, x[i]);
+                _mm256_store_ps(to[of_32 ? 1 : i % 2] + row, x[i]);
             }
         }
     }
@@ -96,13 +93,13 @@ INLINE void unpack_factors(quant_type type, const uint8_t *const b[16], scaled_t
 }
 
 INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
-    const size_t n_blocks = p->n_cols / 256, at = p->first_col / 256 * bytes_256(type);
+    const size_t n_blocks = p->n_cols / 256, at = p->first_col / 256 * bytes_of(type);
     scaled_tile *tiles = p->tiles;
     for (size_t half = 0; half < 2; half++) {
         for (size_t i = 0; i < n_blocks; i++) {
             const uint8_t *b[16];
             for (size_t r = 0; r < 16; r++)
-                b[r] = p->rows[16 * half + r] + at + i * bytes_256(type);
+                b[r] = p->rows[16 * half + r] + at + i * bytes_of(type);
             unpack_values(type, b, tiles);
             unpack_factors(type, b, tiles);
             tiles += 8;
@@ -130,13 +127,13 @@ INLINE void unpack_tile_32(quant_type type, const uint8_t *const b[16], scaled_t
 }
 
 INLINE void unpack_panel_32(matmul_panel *p, const quant_type type) {
-    const size_t n_blocks = p->n_cols / 32, at = p->first_col / 32 * bytes_32(type);
+    const size_t n_blocks = p->n_cols / 32, at = p->first_col / 32 * bytes_of(type);
     scaled_tile *tiles = p->tiles;
     for (size_t half = 0; half < 2; half++) {
         for (size_t i = 0; i < n_blocks; i++) {
             const uint8_t *b[16];
             for (size_t r = 0; r < 16; r++)
-                b[r] = p->rows[16 * half + r] + at + i * bytes_32(type);
+                b[r] = p->rows[16 * half + r] + at + i * bytes_of(type);
             unpack_tile_32(type, b, tiles++);
         }
     }

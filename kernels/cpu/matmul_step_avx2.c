@@ -140,7 +140,7 @@ INLINE void wide_rows(matmul_rows *a, const quant_type type, const int n_tokens)
             }
         }
         for (int r = 0; r < 4; r++)
-            b[r] += bytes_256(type);
+            b[r] += bytes_of(type);
     }
     for (int t = 0; t < n_tokens; t++)
         store_sums(&sums[t], a->n_cols / 128, a->out[t]);
@@ -178,8 +178,8 @@ INLINE __m256 add_units(const quant_type type, const bool both, const unit_block
 
 /* Of the factors of a block those of units 2 s and 2 s + 1. */
 INLINE void spread_units(const quant_type type, const __m256 x[8], const int s, __m256 out[2]) {
-    out[0] = of_32(type) ? x[s] : low_floats(x[2 * s], x[2 * s + 1]);
-    out[1] = of_32(type) ? x[s] : high_floats(x[2 * s], x[2 * s + 1]);
+    out[0] = group_of(type) == 32 ? x[s] : low_floats(x[2 * s], x[2 * s + 1]);
+    out[1] = group_of(type) == 32 ? x[s] : high_floats(x[2 * s], x[2 * s + 1]);
 }
 
 INLINE void unit_rows_256(matmul_rows *a, const quant_type type, const int n_tokens) {
@@ -207,7 +207,7 @@ INLINE void unit_rows_256(matmul_rows *a, const quant_type type, const int n_tok
             }
         }
         for (int r = 0; r < 4; r++)
-            b[r] += bytes_256(type);
+            b[r] += bytes_of(type);
     }
     for (int t = 0; t < n_tokens; t++)
         store_sums(&sums[t], a->n_cols / 64, a->out[t]);
@@ -218,7 +218,7 @@ INLINE void units_32(const matmul_rows *a, const quant_type type, const int n_to
     const uint8_t *b[4];
     unit_block w;
     for (int r = 0; r < 4; r++)
-        b[r] = a->rows[r] + 2 * i * bytes_32(type);
+        b[r] = a->rows[r] + 2 * i * bytes_of(type);
     blocks_32(type, both, b, w.v, &w.scale[0], &w.min[0]);
     w.scale[1] = w.scale[0];
     w.min[1] = w.min[0];

@@ -4,11 +4,6 @@
 
 #include "kernels/cpu/unpack_avx2.h"
 
-/* Has a block of 256 a scale for each 32 columns? */
-INLINE bool of_32(quant_type type) {
-    return is_k4(type) || type == QUANT_IQ4_XS;
-}
-
 INLINE __m256 two_floats(float low, float high) {
     return _mm256_set_m128(_mm_set1_ps(high), _mm_set1_ps(low));
 }
@@ -71,18 +66,18 @@ INLINE void factors_of_block(const quant_type type, const uint8_t *const b[4], _
     const int16_t *const min_words[4] = {mins[0], mins[1], mins[2], mins[3]};
     const __m256 d = both_halves(factors_of_rows(b, factor_at(type)));
     factors_of(words, 0, d, scale);
-    if (!of_32(type)) factors_of(words, 8, d, scale + 4);
+    if (group_of(type) == 16) factors_of(words, 8, d, scale + 4);
     if (!has_min(type)) return;
     const __m256 dmin = _mm256_xor_ps(both_halves(factors_of_rows(b, factor_at(type) + 2)),
                                       _mm256_set1_ps(-0.0f));
     factors_of(min_words, 0, dmin, min);
-    if (!of_32(type)) factors_of(min_words, 8, dmin, min + 4);
+    if (group_of(type) == 16) factors_of(min_words, 8, dmin, min + 4);
 }
 
 /* One or two blocks of 32 of four rows: vector k of row r, and the factors, two blocks a vector. */
 INLINE void blocks_32(const quant_type type, const bool both, const uint8_t *const b[4],
                       __m256i v[2][4], __m256 *d, __m256 *m) {
-    const size_t second = both ? bytes_32(type) : 0;
+    const size_t second = both ? bytes_of(type) : 0;
     const uint8_t *const next[4] = {b[0] + second, b[1] + second, b[2] + second, b[3] + second};
     if (type == QUANT_MXFP4)
         *d = _mm256_set_m128(factors_mxfp4(next), factors_mxfp4(b));

@@ -13,12 +13,6 @@ INLINE int high_group(quant_type type, int k) {
     return is_k4(type) ? low_group(type, k) + 2 : 2 * k + 1;
 }
 
-/* Four halves, one of each row. */
-INLINE uint64_t halves_of_rows(const uint8_t *const b[4], size_t at) {
-    return load16(b[0] + at) | (uint64_t)load16(b[1] + at) << 16 |
-           (uint64_t)load16(b[2] + at) << 32 | (uint64_t)load16(b[3] + at) << 48;
-}
-
 /* Factors of four blocks (at[] from the row's position) of four rows: lane 4 * block + row. */
 INLINE __m512 factors_32(const uint8_t *const b[4], const size_t at[4], size_t field) {
     return _mm512_cvtph_ps(_mm256_set_epi64x((long long)halves_of_rows(b, at[3] + field),

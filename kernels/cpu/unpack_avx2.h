@@ -5,49 +5,7 @@
 #ifndef SILICEO_KERNELS_CPU_UNPACK_AVX2_H
 #define SILICEO_KERNELS_CPU_UNPACK_AVX2_H
 
-#include "common/quant_type.h"
-
-#include <immintrin.h>
-#include <stdbool.h>
-#include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
-/* Before a loop of constant length whose arrays should be registers. */
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
-INLINE uint16_t load16(const void *p) {
-    uint16_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-INLINE uint32_t load32(const void *p) {
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-INLINE uint64_t load64(const void *p) {
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-INLINE __m256i load_256(const void *p) {
-    return _mm256_loadu_si256(p);
-}
-
-INLINE __m128i load_128(const void *p) {
-    return _mm_loadu_si128(p);
-}
-
-INLINE bool is_k4(quant_type type) {
-    return type == QUANT_Q4_K || type == QUANT_Q5_K;
-}
+#include "kernels/cpu/unpack_types.h"
 
 /* Values with a sign; all others are unsigned and stand offset_of() too high. */
 INLINE bool is_signed(quant_type type) {
@@ -68,10 +26,6 @@ INLINE int offset_of(quant_type type) {
     default:
         return 0;
     }
-}
-
-INLINE bool has_min(quant_type type) {
-    return is_k4(type) || type == QUANT_Q2_K || type == QUANT_Q4_1 || type == QUANT_Q5_1;
 }
 
 INLINE __m256i iq4_table(void) {
@@ -143,12 +97,6 @@ INLINE __m128i scales_q3_k(const uint8_t *s) {
     return _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
 }
 
-INLINE __m128i scales_iq4_xs(const uint8_t *b) {
-    uint64_t low = _pdep_u64(load32(b + 4), 0x0f0f0f0f0f0f0f0fu);
-    uint64_t high = _pdep_u64(load16(b + 2), 0x3030303030303030u);
-    return _mm_sub_epi8(_mm_cvtsi64_si128((long long)(low | high)), _mm_set1_epi8(32));
-}
-
 /* The scales of a block in 16 bits: 16 of them, or 8 twice (one copy a 128-bit lane). */
 INLINE __m256i scales_256(quant_type type, const uint8_t *b, __m256i *mins) {
     uint64_t scales, k4_mins;
@@ -177,7 +125,7 @@ INLINE __m256i scales_256(quant_type type, const uint8_t *b, __m256i *mins) {
 /* The scales of group j of 32 columns, in every 16-bit lane; groups of 16 have one in
  * each 128-bit lane. */
 INLINE __m256i spread_scale(quant_type type, __m256i scales, const int j) {
-    if (is_k4(type) || type == QUANT_IQ4_XS) {
+    if (group_of(type) == 32) {
         return _mm256_shuffle_epi8(scales,
                                    _mm256_set1_epi16((short)((2 * j + 1) << 8 | 2 * j)));
     }
@@ -189,45 +137,7 @@ INLINE __m256i spread_scale(quant_type type, __m256i scales, const int j) {
                                 _mm_set1_epi16((short)((at + 1) << 8 | at))));
 }
 
-/* ---- blocks of 256: sizes ---- */
-
-INLINE size_t bytes_256(quant_type type) {
-    switch ((unsigned)type) {
-    case QUANT_Q2_K:
-        return 84;
-    case QUANT_Q3_K:
-        return 110;
-    case QUANT_Q4_K:
-        return 144;
-    case QUANT_Q5_K:
-        return 176;
-    case QUANT_Q6_K:
-        return 210;
-    default:
-        return 136; /* IQ4_XS */
-    }
-}
-
-INLINE size_t factor_at(quant_type type) {
-    return type == QUANT_Q6_K ? 208 : type == QUANT_Q3_K ? 108 : type == QUANT_Q2_K ? 80 : 0;
-}
-
 /* ---- blocks of 32 ---- */
-
-INLINE size_t nibbles_at(quant_type type) {
-    switch ((unsigned)type) {
-    case QUANT_Q4_1:
-        return 4;
-    case QUANT_Q5_0:
-        return 6;
-    case QUANT_Q5_1:
-        return 8;
-    case QUANT_MXFP4:
-        return 1;
-    default:
-        return 2;
-    }
-}
 
 /* 32 bits to bytes of 16 where they are set. */
 INLINE __m256i fifth_bits(uint32_t bits) {
@@ -251,10 +161,6 @@ INLINE __m256i unpack_32(quant_type type, const uint8_t *b) {
     return v;
 }
 
-INLINE size_t bytes_32(quant_type type) {
-    return type == QUANT_Q8_0 ? 34 : nibbles_at(type) + 16;
-}
-
 /* 2^(e - 128) for the exponent bytes of four rows. */
 INLINE __m128 factors_mxfp4(const uint8_t *const b[4]) {
     __m128i e = _mm_setr_epi32(b[0][0], b[1][0], b[2][0], b[3][0]);
@@ -271,13 +177,6 @@ INLINE __m256i multiply_pairs(quant_type type, __m256i w, __m256i q) {
     if (is_signed(type))
         return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
     return _mm256_maddubs_epi16(w, q);
-}
-
-/* Four halves, one of each row. */
-INLINE __m128 factors_of_rows(const uint8_t *const b[4], size_t at) {
-    uint64_t x = load16(b[0] + at) | (uint64_t)load16(b[1] + at) << 16 |
-                 (uint64_t)load16(b[2] + at) << 32 | (uint64_t)load16(b[3] + at) << 48;
-    return _mm_cvtph_ps(_mm_cvtsi64_si128((long long)x));
 }
 
 #endif

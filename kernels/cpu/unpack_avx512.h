@@ -7,48 +7,10 @@
 #ifndef SILICEO_KERNELS_CPU_UNPACK_AVX512_H
 #define SILICEO_KERNELS_CPU_UNPACK_AVX512_H
 
-#include "common/quant_type.h"
-
-#include <immintrin.h>
-#include <stdbool.h>
-#include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
-/* Before a loop of constant length whose arrays should be registers. */
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
-INLINE uint16_t load16(const void *p) {
-    uint16_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-INLINE uint32_t load32(const void *p) {
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-INLINE uint64_t load64(const void *p) {
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
+#include "kernels/cpu/unpack_types.h"
 
 INLINE __m512i load_512(const void *p) {
     return _mm512_loadu_si512(p);
-}
-
-INLINE __m256i load_256(const void *p) {
-    return _mm256_loadu_si256(p);
-}
-
-INLINE __m128i load_128(const void *p) {
-    return _mm_loadu_si128(p);
 }
 
 /* Two 32-byte pieces. */
@@ -64,37 +26,6 @@ INLINE __m512i halves_64(int64_t low, int64_t high) {
 /* a where the bits of mask are clear, or-ed with b's bits where they are set: (b & mask) | a. */
 INLINE __m512i or_masked(__m512i b, __m512i mask, __m512i a) {
     return _mm512_ternarylogic_epi32(b, mask, a, 0xEA);
-}
-
-/* Bytes of a block, as a constant. */
-INLINE size_t bytes_of(quant_type type) {
-    switch ((unsigned)type) {
-    case QUANT_Q4_0:
-    case QUANT_IQ4_NL:
-        return 18;
-    case QUANT_Q4_1:
-        return 20;
-    case QUANT_Q5_0:
-        return 22;
-    case QUANT_Q5_1:
-        return 24;
-    case QUANT_Q8_0:
-        return 34;
-    case QUANT_MXFP4:
-        return 17;
-    case QUANT_Q2_K:
-        return 84;
-    case QUANT_Q3_K:
-        return 110;
-    case QUANT_Q4_K:
-        return 144;
-    case QUANT_Q5_K:
-        return 176;
-    case QUANT_Q6_K:
-        return 210;
-    default:
-        return 136; /* IQ4_XS */
-    }
 }
 
 /* What is added to the value to make it unsigned. */
@@ -116,19 +47,6 @@ INLINE int offset_of(quant_type type) {
     default:
         return 0;
     }
-}
-
-/* Does a block of 256 have eight scales and eight minima of 6 bits? */
-INLINE bool is_k4(quant_type type) {
-    return type == QUANT_Q4_K || type == QUANT_Q5_K;
-}
-
-INLINE int group_of(quant_type type) {
-    return is_k4(type) || type == QUANT_IQ4_XS ? 32 : 16;
-}
-
-INLINE bool has_min(quant_type type) {
-    return is_k4(type) || type == QUANT_Q2_K || type == QUANT_Q4_1 || type == QUANT_Q5_1;
 }
 
 INLINE __m512i iq4_levels_128(void) {
@@ -260,12 +178,6 @@ INLINE __m512i scales_q3_k(__m512i tail) {
     return _mm512_sub_epi8(or_masked(high, _mm512_set1_epi8(0x30), low), _mm512_set1_epi8(32));
 }
 
-INLINE __m128i scales_iq4_xs(const uint8_t *b) {
-    uint64_t low = _pdep_u64(load32(b + 4), 0x0f0f0f0f0f0f0f0fu);
-    uint64_t high = _pdep_u64(load16(b + 2), 0x3030303030303030u);
-    return _mm_sub_epi8(_mm_cvtsi64_si128((long long)(low | high)), _mm_set1_epi8(32));
-}
-
 /* The scale bytes of four blocks, a 128-bit lane each: signed for Q3_K, Q6_K and IQ4_XS.
  * Q4_K, Q5_K: 8 scales, 8 minima.  Q2_K: 16 scales, and the minima in *mins. */
 INLINE __m512i scales_256(quant_type type, const uint8_t *const b[4], __m512i *mins) {
@@ -291,8 +203,8 @@ INLINE __m512i scales_256(quant_type type, const uint8_t *const b[4], __m512i *m
 
 /* The factors of four blocks; dmin only for types that have minima. */
 INLINE void factors_256(quant_type type, const uint8_t *const b[4], __m128 *d, __m128 *dmin) {
+    const size_t at = factor_at(type);
     if (has_min(type)) {
-        size_t at = type == QUANT_Q2_K ? 80 : 0;
         __m128i x = _mm_set_epi32((int)load32(b[3] + at), (int)load32(b[2] + at),
                                   (int)load32(b[1] + at), (int)load32(b[0] + at));
         __m256 y = _mm256_permutevar8x32_ps(_mm256_cvtph_ps(x),
@@ -301,30 +213,11 @@ INLINE void factors_256(quant_type type, const uint8_t *const b[4], __m128 *d, _
         *dmin = _mm256_extractf128_ps(y, 1);
         return;
     }
-    size_t at = type == QUANT_Q6_K ? 208 : type == QUANT_Q3_K ? 108 : 0;
-    uint64_t x = load16(b[0] + at) | (uint64_t)load16(b[1] + at) << 16 |
-                 (uint64_t)load16(b[2] + at) << 32 | (uint64_t)load16(b[3] + at) << 48;
-    *d = _mm_cvtph_ps(_mm_cvtsi64_si128((long long)x));
+    *d = factors_of_rows(b, at);
     *dmin = _mm_setzero_ps();
 }
 
 /* ---- blocks of 32 ---- */
-
-/* Where the nibbles stand in a block. */
-INLINE size_t nibbles_at(quant_type type) {
-    switch ((unsigned)type) {
-    case QUANT_Q4_1:
-        return 4;
-    case QUANT_Q5_0:
-        return 6;
-    case QUANT_Q5_1:
-        return 8;
-    case QUANT_MXFP4:
-        return 1;
-    default:
-        return 2;
-    }
-}
 
 /* Two blocks of 32 to 64 unsigned bytes. */
 INLINE __m512i unpack_two(quant_type type, const uint8_t *first, const uint8_t *second) {
