@@ -34,30 +34,6 @@ _Static_assert(sizeof(tile_32) <= 32 * MATMUL_TILE_BYTES_PER_COL, "scratch");
 
 /* ---- unpacking ---- */
 
-INLINE void unpack_values(quant_type type, const uint8_t *const b[16], tile_256 *tile) {
-    UNROLL
-    for (int j = 0; j < 8; j++) {
-        for (size_t half = 0; half < 2; half++) {
-            __m256i x[8];
-            UNROLL
-            for (size_t r = 0; r < 8; r++)
-                x[r] = unpack_group(type, b[8 * half + r], j);
-            transpose(x);
-            UNROLL
-            for (int k = 0; k < 8; k++)
-                store_256(tile->q[8 * j + k] + 32 * half, x[k]);
-        }
-    }
-}
-
-/* Eight groups from first on, of eight rows, to vectors of 32-bit lanes: lane = row. */
-INLINE void transpose_words(int16_t words[16][16], size_t row, size_t first, __m256i x[8]) {
-    UNROLL
-    for (size_t r = 0; r < 8; r++)
-        x[r] = _mm256_cvtepi16_epi32(load_128(words[row + r] + first));
-    transpose(x);
-}
-
 /* Two 32-bit lanes that fit 16 bits: the first in the lower half. */
 INLINE __m256i pack_pair(__m256i first, __m256i second) {
     return _mm256_blend_epi16(first, _mm256_slli_epi32(second, 16), 0xaa);
@@ -120,7 +96,7 @@ INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
             const uint8_t *b[16];
             for (size_t r = 0; r < 16; r++)
                 b[r] = p->rows[16 * half + r] + at + i * bytes_of(type);
-            unpack_values(type, b, tiles);
+            unpack_values(type, b, tiles->q, sizeof tiles->q / 8);
             unpack_scales(type, b, tiles);
             tiles++;
         }
@@ -128,16 +104,7 @@ INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
 }
 
 INLINE void unpack_tile_32(quant_type type, const uint8_t *const b[16], tile_32 *tile) {
-    for (size_t half = 0; half < 2; half++) {
-        __m256i x[8];
-        UNROLL
-        for (size_t r = 0; r < 8; r++)
-            x[r] = unpack_32(type, b[8 * half + r]);
-        transpose(x);
-        UNROLL
-        for (int k = 0; k < 8; k++)
-            store_256(tile->q[k] + 32 * half, x[k]);
-    }
+    unpack_values_32(type, b, tile->q);
     for (size_t r = 0; r < 16; r += 4) {
         _mm_store_ps(tile->d + r,
                      type == QUANT_MXFP4 ? factors_mxfp4(b + r) : factors_of_rows(b + r, 0));

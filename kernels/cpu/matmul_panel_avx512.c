@@ -38,33 +38,6 @@ INLINE __m512i pack_pair(__m512i first, __m512i second) {
 
 /* ---- unpacking ---- */
 
-INLINE void unpack_values(quant_type type, const uint8_t *const b[16], tile_256 *tile) {
-    __m512i v[16][4];
-    for (int r = 0; r < 16; r++)
-        unpack_256(type, b[r], v[r]);
-    for (int c = 0; c < 4; c++) {
-        __m512i x[16];
-        for (int r = 0; r < 16; r++)
-            x[r] = v[r][c];
-        transpose(x);
-        int low = is_k4(type) ? c / 2 * 4 + c % 2 : 2 * c;
-        int high = is_k4(type) ? low + 2 : low + 1;
-        for (int k = 0; k < 8; k++) {
-            _mm512_store_si512(tile->q[8 * low + k], x[k]);
-            _mm512_store_si512(tile->q[8 * high + k], x[8 + k]);
-        }
-    }
-}
-
-/* 16 bytes of 16 rows to 16 vectors of 32-bit lanes, lane = row. */
-INLINE void transpose_bytes(bool is_signed, uint8_t bytes[16][16], __m512i x[16]) {
-    for (int r = 0; r < 16; r++) {
-        x[r] = is_signed ? _mm512_cvtepi8_epi32(load_128(bytes[r]))
-                         : _mm512_cvtepu8_epi32(load_128(bytes[r]));
-    }
-    transpose(x);
-}
-
 INLINE void store_scales(quant_type type, uint8_t bytes[16][16], tile_256 *tile) {
     const __m512i offset = _mm512_set1_epi32(-offset_of(type));
     const int n_groups = 256 / group_of(type);
@@ -107,7 +80,7 @@ INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
             const uint8_t *b[16];
             for (size_t r = 0; r < 16; r++)
                 b[r] = p->rows[16 * half + r] + at + i * bytes_of(type);
-            unpack_values(type, b, tiles);
+            unpack_values(type, b, tiles->q, sizeof tiles->q / 8);
             unpack_scales(type, b, tiles);
             tiles++;
         }

@@ -21,35 +21,11 @@ _Static_assert(sizeof(scaled_tile) <= 32 * MATMUL_TILE_BYTES_PER_COL, "scratch")
 
 /* ---- unpacking ---- */
 
-/* 32 columns of eight rows from `row` on. */
-INLINE void store_values(__m256i x[8], scaled_tile *tile, size_t row) {
-    transpose(x);
-    UNROLL
-    for (int k = 0; k < 8; k++)
-        store_256(tile->q[k] + 4 * row, x[k]);
-}
-
-INLINE void unpack_values(quant_type type, const uint8_t *const b[16], scaled_tile tiles[8]) {
-    UNROLL
-    for (int j = 0; j < 8; j++) {
-        for (size_t row = 0; row < 16; row += 8) {
-            __m256i x[8];
-            UNROLL
-            for (size_t r = 0; r < 8; r++)
-                x[r] = unpack_group(type, b[row + r], j);
-            store_values(x, &tiles[j], row);
-        }
-    }
-}
-
 /* Eight words from `first` on, of eight rows, to floats, lane = row, times the row's factor. */
 INLINE void factors_of_words(int16_t words[16][16], size_t row, size_t first, const float *d,
                              __m256 out[8]) {
     __m256i x[8];
-    UNROLL
-    for (size_t r = 0; r < 8; r++)
-        x[r] = _mm256_cvtepi16_epi32(load_128(words[row + r] + first));
-    transpose(x);
+    transpose_words(words, row, first, x);
     UNROLL
     for (int g = 0; g < 8; g++)
         out[g] = _mm256_mul_ps(_mm256_cvtepi32_ps(x[g]), _mm256_load_ps(d + row));
@@ -100,7 +76,7 @@ INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
             const uint8_t *b[16];
             for (size_t r = 0; r < 16; r++)
                 b[r] = p->rows[16 * half + r] + at + i * bytes_of(type);
-            unpack_values(type, b, tiles);
+            unpack_values(type, b, tiles->q, sizeof *tiles);
             unpack_factors(type, b, tiles);
             tiles += 8;
         }
@@ -108,13 +84,7 @@ INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
 }
 
 INLINE void unpack_tile_32(quant_type type, const uint8_t *const b[16], scaled_tile *tile) {
-    for (size_t row = 0; row < 16; row += 8) {
-        __m256i x[8];
-        UNROLL
-        for (size_t r = 0; r < 8; r++)
-            x[r] = unpack_32(type, b[row + r]);
-        store_values(x, tile, row);
-    }
+    unpack_values_32(type, b, tile->q);
     for (size_t r = 0; r < 16; r += 4) {
         __m128 d = type == QUANT_MXFP4 ? factors_mxfp4(b + r) : factors_of_rows(b + r, 0);
         _mm_store_ps(tile->scale[0] + r, d);

@@ -21,32 +21,10 @@ _Static_assert(sizeof(scaled_tile) <= 32 * MATMUL_TILE_BYTES_PER_COL, "scratch")
 
 /* ---- unpacking ---- */
 
-INLINE void unpack_values(quant_type type, const uint8_t *const b[16], scaled_tile tiles[8]) {
-    __m512i v[16][4];
-    for (int r = 0; r < 16; r++)
-        unpack_256(type, b[r], v[r]);
-    for (int c = 0; c < 4; c++) {
-        __m512i x[16];
-        for (int r = 0; r < 16; r++)
-            x[r] = v[r][c];
-        transpose(x);
-        int low = is_k4(type) ? c / 2 * 4 + c % 2 : 2 * c;
-        int high = is_k4(type) ? low + 2 : low + 1;
-        for (int k = 0; k < 8; k++) {
-            _mm512_store_si512(tiles[low].q[k], x[k]);
-            _mm512_store_si512(tiles[high].q[k], x[8 + k]);
-        }
-    }
-}
-
 /* 16 bytes of 16 rows to floats, lane = row, times the row's factor. */
 INLINE void factors_of_bytes(bool is_signed, uint8_t bytes[16][16], __m512 d, __m512 out[16]) {
     __m512i x[16];
-    for (int r = 0; r < 16; r++) {
-        x[r] = is_signed ? _mm512_cvtepi8_epi32(load_128(bytes[r]))
-                         : _mm512_cvtepu8_epi32(load_128(bytes[r]));
-    }
-    transpose(x);
+    transpose_bytes(is_signed, bytes, x);
     for (int g = 0; g < 16; g++)
         out[g] = _mm512_mul_ps(_mm512_cvtepi32_ps(x[g]), d);
 }
@@ -83,7 +61,7 @@ INLINE void unpack_panel_256(matmul_panel *p, const quant_type type) {
             const uint8_t *b[16];
             for (size_t r = 0; r < 16; r++)
                 b[r] = p->rows[16 * half + r] + at + i * bytes_of(type);
-            unpack_values(type, b, tiles);
+            unpack_values(type, b, tiles->q, sizeof *tiles);
             unpack_factors(type, b, tiles);
             tiles += 8;
         }

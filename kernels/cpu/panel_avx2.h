@@ -49,6 +49,48 @@ INLINE void transpose(__m256i x[8]) {
         x[i] = y[i];
 }
 
+/* 32 columns of eight rows to their places in eight vectors of 16 rows, lane = row. */
+INLINE void store_columns(__m256i x[8], uint8_t *q) {
+    transpose(x);
+    UNROLL
+    for (int k = 0; k < 8; k++)
+        store_256(q + 64 * k, x[k]);
+}
+
+/* 256 columns of 16 rows: group j of 32 to the eight vectors from q + j * group_bytes on. */
+INLINE void unpack_values(quant_type type, const uint8_t *const b[16], void *q,
+                          const size_t group_bytes) {
+    UNROLL
+    for (int j = 0; j < 8; j++) {
+        for (size_t row = 0; row < 16; row += 8) {
+            __m256i x[8];
+            UNROLL
+            for (size_t r = 0; r < 8; r++)
+                x[r] = unpack_group(type, b[row + r], j);
+            store_columns(x, (uint8_t *)q + (size_t)j * group_bytes + 4 * row);
+        }
+    }
+}
+
+/* The 32 columns of a block of 16 rows. */
+INLINE void unpack_values_32(quant_type type, const uint8_t *const b[16], uint8_t (*q)[64]) {
+    for (size_t row = 0; row < 16; row += 8) {
+        __m256i x[8];
+        UNROLL
+        for (size_t r = 0; r < 8; r++)
+            x[r] = unpack_32(type, b[row + r]);
+        store_columns(x, q[0] + 4 * row);
+    }
+}
+
+/* Eight words from `first` on, of eight rows, to vectors of 32-bit lanes: lane = row. */
+INLINE void transpose_words(int16_t words[16][16], size_t row, size_t first, __m256i x[8]) {
+    UNROLL
+    for (size_t r = 0; r < 8; r++)
+        x[r] = _mm256_cvtepi16_epi32(load_128(words[row + r] + first));
+    transpose(x);
+}
+
 INLINE __m256i broadcast_32(const void *p) {
     return _mm256_set1_epi32((int)load32(p));
 }

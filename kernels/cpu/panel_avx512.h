@@ -32,6 +32,35 @@ INLINE void transpose(__m512i x[16]) {
     }
 }
 
+/* 256 columns of 16 rows, lane = row: group j of 32 to the eight vectors from q + j * group_bytes on. */
+INLINE void unpack_values(quant_type type, const uint8_t *const b[16], void *q,
+                          const size_t group_bytes) {
+    __m512i v[16][4];
+    for (int r = 0; r < 16; r++)
+        unpack_256(type, b[r], v[r]);
+    for (int c = 0; c < 4; c++) {
+        __m512i x[16];
+        for (int r = 0; r < 16; r++)
+            x[r] = v[r][c];
+        transpose(x);
+        uint8_t *low = (uint8_t *)q + (size_t)low_group(type, c) * group_bytes;
+        uint8_t *high = (uint8_t *)q + (size_t)high_group(type, c) * group_bytes;
+        for (int k = 0; k < 8; k++) {
+            _mm512_store_si512(low + 64 * k, x[k]);
+            _mm512_store_si512(high + 64 * k, x[8 + k]);
+        }
+    }
+}
+
+/* 16 bytes of 16 rows to 16 vectors of 32-bit lanes, lane = row. */
+INLINE void transpose_bytes(bool is_signed, uint8_t bytes[16][16], __m512i x[16]) {
+    for (int r = 0; r < 16; r++) {
+        x[r] = is_signed ? _mm512_cvtepi8_epi32(load_128(bytes[r]))
+                         : _mm512_cvtepu8_epi32(load_128(bytes[r]));
+    }
+    transpose(x);
+}
+
 INLINE float factor_32(quant_type type, const uint8_t *b) {
     if (type != QUANT_MXFP4) return _cvtsh_ss(load16(b));
     uint32_t bits = b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;

@@ -4,15 +4,6 @@
 
 #include "kernels/cpu/unpack_avx512.h"
 
-/* Groups of 32 in the two halves of vector k. */
-INLINE int low_group(quant_type type, int k) {
-    return is_k4(type) ? k / 2 * 4 + k % 2 : 2 * k;
-}
-
-INLINE int high_group(quant_type type, int k) {
-    return is_k4(type) ? low_group(type, k) + 2 : 2 * k + 1;
-}
-
 /* Factors of four blocks (at[] from the row's position) of four rows: lane 4 * block + row. */
 INLINE __m512 factors_32(const uint8_t *const b[4], const size_t at[4], size_t field) {
     return _mm512_cvtph_ps(_mm256_set_epi64x((long long)halves_of_rows(b, at[3] + field),

@@ -120,8 +120,17 @@ INLINE void unpack_q3_k(const uint8_t *b, __m512i v[4]) {
     v[3] = or_masked(_mm512_rorv_epi64(h, halves_64(4, 5)), bit2, v[3]);
 }
 
-/* A block of 256 to four vectors of 64.  Q4_K and Q5_K hold the groups of 32 in the order
- * 0 2, 1 3, 4 6, 5 7, as they come out of the nibbles; all others in their own order. */
+/* Groups of 32 in the two halves of vector k of unpack_256(): of Q4_K and Q5_K 0 2, 1 3, 4 6, 5 7, as
+ * they come out of the nibbles; all others are in their own order. */
+INLINE int low_group(quant_type type, int k) {
+    return is_k4(type) ? k / 2 * 4 + k % 2 : 2 * k;
+}
+
+INLINE int high_group(quant_type type, int k) {
+    return is_k4(type) ? low_group(type, k) + 2 : 2 * k + 1;
+}
+
+/* A block of 256 to four vectors of 64. */
 INLINE void unpack_256(quant_type type, const uint8_t *b, __m512i v[4]) {
     switch ((unsigned)type) {
     case QUANT_Q6_K:
