@@ -66,6 +66,24 @@ static inline const float *act16_scaled_pairs(const void *row, size_t n_cols) {
     return act16_scales(row, n_cols) + n_cols / 16 * 3;
 }
 
+/* What kernels read of such a row, from a column on that is a multiple of 32. */
+typedef struct act16_row {
+    const int8_t *q;
+    const float *scales;
+    const float *scaled; /* of groups of 16, or of Q8_16_PAIRS of 32 */
+    const int32_t *sums;
+} act16_row;
+
+static inline act16_row act16_row_at(const void *row, size_t n_cols, size_t group,
+                                     size_t first) {
+    const float *scaled =
+        group == 32 ? act16_scaled_pairs(row, n_cols) : act16_scaled(row, n_cols);
+    return (act16_row){.q = act32_q(row) + first,
+                       .scales = act16_scales(row, n_cols) + first / 16,
+                       .scaled = scaled + first / group,
+                       .sums = act16_sums(row, n_cols) + first / 16};
+}
+
 /* The quantizers of one tier: n_cols is a multiple of the block.  Padding of Q8_32 rows
  * is left to the caller. */
 void act_quantize_256_avx2(const float *x, size_t n_cols, void *out);

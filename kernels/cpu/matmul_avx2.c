@@ -196,23 +196,7 @@ INLINE void rows_float(matmul_rows *a, const quant_type type, const int n_tokens
 
 /* ---- one function for each type and number of tokens ---- */
 
-#define KERNEL(block, name, type, n)                                                           \
-    static void name##_##n(matmul_rows *a) {                                                   \
-        rows_##block(a, type, n);                                                              \
-    }
-#define KERNELS(block, name, type)                                                             \
-    KERNEL(block, name, type, 1)                                                               \
-    KERNEL(block, name, type, 2)                                                               \
-    KERNEL(block, name, type, 3)                                                               \
-    KERNEL(block, name, type, 4)
-
-#define ENTRY(block, name, type) [type] = {name##_1, name##_2, name##_3, name##_4},
-
-FLOAT_TYPES(KERNELS)
-QUANTIZED_TYPES(KERNELS)
-
-static const matmul_rows_kernel kernels[QUANT_LIMIT][MATMUL_TOKENS] = {
-    FLOAT_TYPES(ENTRY) QUANTIZED_TYPES(ENTRY)};
+#include "kernels/cpu/rows_by_tokens.h"
 
 static matmul_rows_kernel rows_kernel(act_format format, quant_type type, size_t n_tokens) {
     if (format == ACT_Q8_16_PAIRS) return matmul_scaled_avx2(type, n_tokens);

@@ -31,26 +31,13 @@ INLINE void spread_factors(const size_t group, __m256 x, __m256 out[2]) {
 
 /* ---- activations ---- */
 
-typedef struct act_row {
-    const int8_t *q;
-    const float *scales;
-    const float *scaled; /* of groups of 16 or of 32 */
-} act_row;
-
-INLINE act_row act_row_of(const void *row, size_t n_cols, const size_t group) {
-    return (act_row){.q = act32_q(row),
-                     .scales = act16_scales(row, n_cols),
-                     .scaled = group == 32 ? act16_scaled_pairs(row, n_cols)
-                                           : act16_scaled(row, n_cols)};
-}
-
 INLINE __m128 half_of(__m256 x, int i) {
     return i == 0 ? _mm256_castps256_ps128(x) : _mm256_extractf128_ps(x, 1);
 }
 
 /* One or two groups from `first` on, to the sums of four rows. */
 INLINE __m128 add_groups(const quant_type type, const bool both, __m256i sums, __m256 scale,
-                         __m256 min, const act_row *x, size_t first, __m128 acc) {
+                         __m256 min, const act16_row *x, size_t first, __m128 acc) {
     const size_t next = both ? 1 : 0, step = group_in(type) / 16;
     const float *s = x->scales + step * first;
     __m256 products = _mm256_cvtepi32_ps(sums), scaled = _mm256_setzero_ps();
@@ -65,7 +52,7 @@ INLINE __m128 add_groups(const quant_type type, const bool both, __m256i sums, _
 
 /* A step from column col on, of which the second piece may not be there, against one token. */
 INLINE __m128 add_step(const quant_type type, const bool both, const weight_step *w,
-                       const act_row *x, size_t col, __m128 acc) {
+                       const act16_row *x, size_t col, __m128 acc) {
     const int offset = offset_of(type);
     __m256i low = dots_of(type, offset, w->v[0], load_256(x->q + col));
     __m256i high = both ? dots_of(type, offset, w->v[1], load_256(x->q + col + 32))
@@ -108,10 +95,10 @@ INLINE void take_factors(const quant_type type, const uint8_t *const b[4], block
 
 INLINE void rows_256(matmul_rows *a, const quant_type type, const int n_tokens) {
     const uint8_t *b[4] = {a->rows[0], a->rows[1], a->rows[2], a->rows[3]};
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     __m128 acc[MATMUL_TOKENS];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type));
+        x[t] = act16_row_at(a->acts[t], a->n_cols, group_in(type), 0);
         acc[t] = _mm_setzero_ps();
     }
     for (size_t col = 0; col < a->n_cols; col += 256) {
@@ -149,7 +136,7 @@ INLINE void take_blocks_32(const quant_type type, const bool both, const uint8_t
 }
 
 INLINE void step_32(const matmul_rows *a, const quant_type type, const int n_tokens, size_t col,
-                    const bool both, const act_row x[], __m128 acc[]) {
+                    const bool both, const act16_row x[], __m128 acc[]) {
     const uint8_t *b[4];
     weight_step w;
     for (int r = 0; r < 4; r++)
@@ -160,10 +147,10 @@ INLINE void step_32(const matmul_rows *a, const quant_type type, const int n_tok
 }
 
 INLINE void rows_32(matmul_rows *a, const quant_type type, const int n_tokens) {
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     __m128 acc[MATMUL_TOKENS];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type));
+        x[t] = act16_row_at(a->acts[t], a->n_cols, group_in(type), 0);
         acc[t] = _mm_setzero_ps();
     }
     size_t col = 0;

@@ -51,22 +51,10 @@ INLINE void spread_factors(const int group, __m512 x, __m512 out[2]) {
 
 /* ---- activations ---- */
 
-typedef struct act_row {
-    const int8_t *q;
-    const float *scales;
-    const float *scaled; /* of groups of 16 or of 32 */
-} act_row;
-
-INLINE act_row act_row_of(const void *row, size_t n_cols, const int group) {
-    return (act_row){.q = act32_q(row),
-                     .scales = act16_scales(row, n_cols),
-                     .scaled = group == 32 ? act16_scaled_pairs(row, n_cols)
-                                           : act16_scaled(row, n_cols)};
-}
-
 /* Groups of the step from group `first` on, n of them, to the sums of four rows. */
 INLINE __m128 add_groups(const quant_type type, const bool tail, size_t n, __m512i sums,
-                         __m512 scale, __m512 min, const act_row *x, size_t first, __m128 acc) {
+                         __m512 scale, __m512 min, const act16_row *x, size_t first,
+                         __m128 acc) {
     __m512 s = group_in(type) == 32 ? spread_pairs(x->scales + 2 * first, 0, tail, n)
                                     : spread_floats(x->scales + first, tail, n);
     __m512 scaled =
@@ -84,7 +72,7 @@ INLINE __m128 add_groups(const quant_type type, const bool tail, size_t n, __m51
 /* A step, of which n (1..4) pieces of 32 columns are there, against one token; at[]: where
  * the columns of the four pieces in the order of the vectors stand. */
 INLINE __m128 add_step(const quant_type type, const bool tail, size_t n, const weight_step *w,
-                       const act_row *x, size_t col, const size_t at[4], __m128 acc) {
+                       const act16_row *x, size_t col, const size_t at[4], __m128 acc) {
     const __m512i zero = _mm512_setzero_si512();
     __m512i dots[2][4], sums[2];
     UNROLL
@@ -158,10 +146,10 @@ INLINE void rows_256(matmul_rows *a, const quant_type type, const int n_tokens) 
     const size_t natural[4] = {0, 32, 64, 96}, of_k4[4] = {0, 64, 32, 96};
     const size_t *at = is_k4(type) ? of_k4 : natural;
     const uint8_t *b[4] = {a->rows[0], a->rows[1], a->rows[2], a->rows[3]};
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     __m128 acc[MATMUL_TOKENS];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type));
+        x[t] = act16_row_at(a->acts[t], a->n_cols, group_in(type), 0);
         acc[t] = _mm_setzero_ps();
     }
     for (size_t col = 0; col < a->n_cols; col += 256) {
@@ -193,7 +181,7 @@ INLINE void take_blocks_32(const quant_type type, const bool tail, size_t n,
 }
 
 INLINE void step_32(const matmul_rows *a, const quant_type type, const int n_tokens, size_t col,
-                    const bool tail, size_t n, const act_row x[], __m128 acc[]) {
+                    const bool tail, size_t n, const act16_row x[], __m128 acc[]) {
     const uint8_t *b[4];
     size_t at[4];
     weight_step w;
@@ -205,10 +193,10 @@ INLINE void step_32(const matmul_rows *a, const quant_type type, const int n_tok
 }
 
 INLINE void rows_32(matmul_rows *a, const quant_type type, const int n_tokens) {
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     __m128 acc[MATMUL_TOKENS];
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(a->acts[t], a->n_cols, group_in(type));
+        x[t] = act16_row_at(a->acts[t], a->n_cols, group_in(type), 0);
         acc[t] = _mm_setzero_ps();
     }
     size_t col = 0;

@@ -9,15 +9,7 @@
 #include "kernels/cpu/act_layout.h"
 #include "kernels/cpu/matmul_impl.h"
 #include "kernels/cpu/panel_avx2.h"
-
-/* 16 rows of 32 columns; groups of 32 have the same factors twice. */
-typedef struct scaled_tile {
-    uint8_t q[8][64]; /* [column / 4][4 * row + column % 4] */
-    float scale[2][16];
-    float min[2][16]; /* to be added: negated for the K types */
-} scaled_tile;
-
-_Static_assert(sizeof(scaled_tile) <= 32 * MATMUL_TILE_BYTES_PER_COL, "scratch");
+#include "kernels/cpu/scaled_tile.h"
 
 /* ---- unpacking ---- */
 
@@ -111,22 +103,6 @@ INLINE void unpack_panel_32(matmul_panel *p, const quant_type type) {
 
 /* ---- multiplying ---- */
 
-/* What a call reads of one token. */
-typedef struct act_row {
-    const float *scales;
-    const float *scaled;
-    const int32_t *sums;
-} act_row;
-
-INLINE act_row act_row_of(const matmul_panel *p, int t, const int group) {
-    const uint8_t *row = p->acts[t];
-    const size_t first = p->first_col / 16;
-    return (act_row){.scales = act16_scales(row, p->row_cols) + first,
-                     .scaled = group == 32 ? act16_scaled_pairs(row, p->row_cols) + first / 2
-                                           : act16_scaled(row, p->row_cols) + first,
-                     .sums = act16_sums(row, p->row_cols) + first};
-}
-
 /* acc = fma(scaled, min, fma(c, scale * s, acc)) for eight rows */
 INLINE void add_scaled(const bool min_too, float *acc, __m256i c, float s, float scaled,
                        const float *scale, const float *min) {
@@ -138,7 +114,7 @@ INLINE void add_scaled(const bool min_too, float *acc, __m256i c, float s, float
 
 /* Group h of a tile (number g of the row) against each token. */
 INLINE void multiply_tile(const quant_type type, const int group, const scaled_tile *w,
-                          const int h, size_t g, const act_row x[], const int8_t *const q[],
+                          const int h, size_t g, const act16_row x[], const int8_t *const q[],
                           int32_t offset, const int n_tokens, matmul_sums *sums, size_t row) {
     const __m256i one = _mm256_set1_epi16(1);
     const size_t at = g * (size_t)group / 16; /* of the group's first 16 columns */
@@ -165,11 +141,11 @@ INLINE void multiply(matmul_panel *p, const quant_type type, const int group,
     const size_t n_tiles = p->n_cols / 32;
     const scaled_tile *w = p->tiles;
     const int8_t *q[MATMUL_TOKENS];
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     UNROLL
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(p, t, group);
-        q[t] = act32_q(p->acts[t]) + p->first_col;
+        x[t] = act16_row_at(p->acts[t], p->row_cols, group, p->first_col);
+        q[t] = x[t].q;
     }
     for (size_t row = 0; row < 32; row += 16) {
         for (size_t i = 0; i < n_tiles; i++, w++) {

@@ -9,15 +9,7 @@
 #include "kernels/cpu/act_layout.h"
 #include "kernels/cpu/matmul_impl.h"
 #include "kernels/cpu/panel_avx512.h"
-
-/* 16 rows of 32 columns; groups of 32 have the same factors twice. */
-typedef struct scaled_tile {
-    uint8_t q[8][64]; /* [column / 4][4 * row + column % 4] */
-    float scale[2][16];
-    float min[2][16]; /* to be added: negated for the K types */
-} scaled_tile;
-
-_Static_assert(sizeof(scaled_tile) <= 32 * MATMUL_TILE_BYTES_PER_COL, "scratch");
+#include "kernels/cpu/scaled_tile.h"
 
 /* ---- unpacking ---- */
 
@@ -103,28 +95,10 @@ INLINE void unpack_panel_32(matmul_panel *p, const quant_type type) {
 
 /* ---- multiplying ---- */
 
-/* What a call reads of one token. */
-typedef struct act_row {
-    const int8_t *q;
-    const float *scales;
-    const float *scaled;
-    const int32_t *sums;
-} act_row;
-
-INLINE act_row act_row_of(const matmul_panel *p, int t, const int group) {
-    const uint8_t *row = p->acts[t];
-    const size_t first = p->first_col / 16;
-    return (act_row){.q = act32_q(row) + p->first_col,
-                     .scales = act16_scales(row, p->row_cols) + first,
-                     .scaled = group == 32 ? act16_scaled_pairs(row, p->row_cols) + first / 2
-                                           : act16_scaled(row, p->row_cols) + first,
-                     .sums = act16_sums(row, p->row_cols) + first};
-}
-
 /* The integer sums of a group of two tiles; without minima unsigned weights stand offset too
  * high. */
 INLINE void multiply_group(const bool min, const int group, const scaled_tile *w0,
-                           const scaled_tile *w1, size_t i, const int h, const act_row x[],
+                           const scaled_tile *w1, size_t i, const int h, const act16_row x[],
                            const int8_t *const q[], int32_t offset, const int n_tokens,
                            __m512i c[2][MATMUL_PANEL_TOKENS]) {
     clear(n_tokens, c);
@@ -153,10 +127,10 @@ INLINE void multiply(matmul_panel *p, const bool min, const int group, const int
     const size_t n_tiles = p->n_cols / 32;
     const scaled_tile *tiles = p->tiles;
     const int8_t *q[MATMUL_PANEL_TOKENS];
-    act_row x[MATMUL_PANEL_TOKENS];
+    act16_row x[MATMUL_PANEL_TOKENS];
     UNROLL
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = act_row_of(p, t, group);
+        x[t] = act16_row_at(p->acts[t], p->row_cols, group, p->first_col);
         q[t] = x[t].q;
     }
     for (size_t i = 0; i < n_tiles; i++) {

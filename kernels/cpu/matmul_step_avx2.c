@@ -14,21 +14,13 @@
 
 enum { VECTORS = STEP_SUMS / 2 };
 
-typedef struct act_row {
-    const int8_t *q;
-    const float *scales;
-    const float *scaled;
-} act_row;
-
 typedef struct step_sums {
     __m256 acc[VECTORS];
 } step_sums;
 
-INLINE void begin_rows(const matmul_rows *a, const int n_tokens, act_row x[], step_sums s[]) {
+INLINE void begin_rows(const matmul_rows *a, const int n_tokens, act16_row x[], step_sums s[]) {
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = (act_row){.q = act32_q(a->acts[t]),
-                         .scales = act16_scales(a->acts[t], a->n_cols),
-                         .scaled = act16_scaled(a->acts[t], a->n_cols)};
+        x[t] = act16_row_at(a->acts[t], a->n_cols, 16, 0);
         UNROLL
         for (int i = 0; i < VECTORS; i++)
             s[t].acc[i] = _mm256_setzero_ps();
@@ -95,8 +87,8 @@ INLINE void take_wide_factors(const quant_type type, const __m256 scale[8], cons
 }
 
 /* Q6_K's values stay 32 too high. */
-INLINE __m256 add_wide(const quant_type type, const wide_block *w, const act_row *x, size_t col,
-                       __m256 acc) {
+INLINE __m256 add_wide(const quant_type type, const wide_block *w, const act16_row *x,
+                       size_t col, __m256 acc) {
     const int second = is_k4(type) ? 2 : 1, third = is_k4(type) ? 1 : 2;
     __m256i s[4], p[4];
     UNROLL
@@ -118,7 +110,7 @@ INLINE __m256 add_wide(const quant_type type, const wide_block *w, const act_row
 
 INLINE void wide_rows(matmul_rows *a, const quant_type type, const int n_tokens) {
     const uint8_t *b[4] = {a->rows[0], a->rows[1], a->rows[2], a->rows[3]};
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     step_sums sums[MATMUL_TOKENS];
     begin_rows(a, n_tokens, x, sums);
     for (size_t i = 0; i < a->n_cols / 256; i++) {
@@ -156,7 +148,7 @@ typedef struct unit_block {
 
 /* One unit, or both, from column col on. */
 INLINE __m256 add_units(const quant_type type, const bool both, const unit_block *w,
-                        const act_row *x, size_t col, __m256 acc) {
+                        const act16_row *x, size_t col, __m256 acc) {
     const int offset = offset_of(type);
     const size_t g = col / 16, next = both ? 2 : 0;
     const __m256i a = dots_of(type, offset, w->v[0], load_256(x->q + col));
@@ -184,7 +176,7 @@ INLINE void spread_units(const quant_type type, const __m256 x[8], const int s, 
 
 INLINE void unit_rows_256(matmul_rows *a, const quant_type type, const int n_tokens) {
     const uint8_t *b[4] = {a->rows[0], a->rows[1], a->rows[2], a->rows[3]};
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     step_sums sums[MATMUL_TOKENS];
     begin_rows(a, n_tokens, x, sums);
     for (size_t i = 0; i < a->n_cols / 256; i++) {
@@ -214,7 +206,7 @@ INLINE void unit_rows_256(matmul_rows *a, const quant_type type, const int n_tok
 }
 
 INLINE void units_32(const matmul_rows *a, const quant_type type, const int n_tokens, size_t i,
-                     const bool both, const act_row x[], step_sums sums[]) {
+                     const bool both, const act16_row x[], step_sums sums[]) {
     const uint8_t *b[4];
     unit_block w;
     for (int r = 0; r < 4; r++)
@@ -239,7 +231,7 @@ INLINE void rows_256(matmul_rows *a, const quant_type type, const int n_tokens) 
 
 INLINE void rows_32(matmul_rows *a, const quant_type type, const int n_tokens) {
     const size_t whole = a->n_cols / 64, rest = a->n_cols % 64 / 32;
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     step_sums sums[MATMUL_TOKENS];
     begin_rows(a, n_tokens, x, sums);
     for (size_t i = 0; i < whole; i++)

@@ -14,21 +14,13 @@
 
 enum { VECTORS = STEP_SUMS / 4 };
 
-typedef struct act_row {
-    const int8_t *q;
-    const float *scales;
-    const float *scaled;
-} act_row;
-
 typedef struct step_sums {
     __m512 acc[VECTORS];
 } step_sums;
 
-INLINE void begin_rows(const matmul_rows *a, const int n_tokens, act_row x[], step_sums s[]) {
+INLINE void begin_rows(const matmul_rows *a, const int n_tokens, act16_row x[], step_sums s[]) {
     for (int t = 0; t < n_tokens; t++) {
-        x[t] = (act_row){.q = act32_q(a->acts[t]),
-                         .scales = act16_scales(a->acts[t], a->n_cols),
-                         .scaled = act16_scaled(a->acts[t], a->n_cols)};
+        x[t] = act16_row_at(a->acts[t], a->n_cols, 16, 0);
         UNROLL
         for (int i = 0; i < VECTORS; i++)
             s[t].acc[i] = _mm512_setzero_ps();
@@ -139,8 +131,8 @@ INLINE __m512 spread_piece(__m512 x, const int piece) {
     }
 }
 
-INLINE __m512 add_wide(const quant_type type, const wide_block *w, const act_row *x, size_t col,
-                       __m512 acc) {
+INLINE __m512 add_wide(const quant_type type, const wide_block *w, const act16_row *x,
+                       size_t col, __m512 acc) {
     const size_t second = is_k4(type) ? 64 : 32, next = is_k4(type) ? 32 : 64;
     const int8_t *q = x->q + col;
     __m512i s[4], p[4];
@@ -165,7 +157,7 @@ INLINE __m512 add_wide(const quant_type type, const wide_block *w, const act_row
 
 INLINE void wide_rows(matmul_rows *a, const quant_type type, const int n_tokens) {
     const uint8_t *b[4] = {a->rows[0], a->rows[1], a->rows[2], a->rows[3]};
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     step_sums sums[MATMUL_TOKENS];
     begin_rows(a, n_tokens, x, sums);
     for (size_t i = 0; i < a->n_cols / 256; i++) {
@@ -199,7 +191,7 @@ typedef struct unit_block {
 
 /* n units (4 unless tail) from column col on; at[]: where the columns of each stand. */
 INLINE __m512 add_units(const quant_type type, const bool tail, size_t n, const unit_block *w,
-                        const act_row *x, size_t col, const size_t at[4], __m512 acc) {
+                        const act16_row *x, size_t col, const size_t at[4], __m512 acc) {
     const __mmask16 live = tail ? (__mmask16)((1u << 4 * n) - 1) : (__mmask16)0xffff;
     const int8_t *q = x->q + col;
     const __m512i a = dots_of(offset_of(type), w->v[0], load_halves(q + at[0], q + at[1]));
@@ -256,7 +248,7 @@ INLINE void take_unit_factors(const quant_type type, const uint8_t *const b[4],
 INLINE void unit_rows_256(matmul_rows *a, const quant_type type, const int n_tokens) {
     const size_t natural[4] = {0, 32, 64, 96};
     const uint8_t *b[4] = {a->rows[0], a->rows[1], a->rows[2], a->rows[3]};
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     step_sums sums[MATMUL_TOKENS];
     begin_rows(a, n_tokens, x, sums);
     for (size_t i = 0; i < a->n_cols / 256; i++) {
@@ -285,7 +277,7 @@ INLINE void unit_rows_256(matmul_rows *a, const quant_type type, const int n_tok
 }
 
 INLINE void units_32(const matmul_rows *a, const quant_type type, const int n_tokens, size_t i,
-                     const bool tail, size_t n, const act_row x[], step_sums sums[]) {
+                     const bool tail, size_t n, const act16_row x[], step_sums sums[]) {
     const uint8_t *b[4];
     size_t at[4];
     unit_block w;
@@ -311,7 +303,7 @@ INLINE void rows_256(matmul_rows *a, const quant_type type, const int n_tokens) 
 
 INLINE void rows_32(matmul_rows *a, const quant_type type, const int n_tokens) {
     const size_t whole = a->n_cols / 128, rest = a->n_cols % 128 / 32;
-    act_row x[MATMUL_TOKENS];
+    act16_row x[MATMUL_TOKENS];
     step_sums sums[MATMUL_TOKENS];
     begin_rows(a, n_tokens, x, sums);
     for (size_t i = 0; i < whole; i++)
