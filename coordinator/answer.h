@@ -56,10 +56,13 @@ extern const answer_style answer_embeddings, answer_rerank;
 void answer_fail_openai(void *answer, const answer_failure *failure, json_text *out);
 void answer_comment(void *answer, json_text *out);
 
-/* Of styles whose answer comes whole, in DONE: there is nothing to forget, and tokens are
- * STATUS_BAD_INPUT. */
+/* Of styles whose answer comes whole, in DONE, and is one piece of memory: there is nothing to
+ * forget, and tokens are STATUS_BAD_INPUT. */
 void answer_restart_whole(void *answer, size_t first, size_t n, bool resumes);
 status answer_add_nothing(void *answer, const wire_tokens *tokens, json_text *out, error *err);
+#define ANSWER_WHOLE                                                                           \
+    .release = free, .restart = answer_restart_whole, .add = answer_add_nothing,               \
+    .break_off = answer_fail_openai, .keepalive = answer_comment
 
 /* STATUS_BAD_INPUT where the logprobs of tokens are no JSON array or the choice is not one
  * of n. */

@@ -105,22 +105,14 @@ const answer_style answer_tokenize = {
     .kind = WIRE_TOKENIZE,
     .read = read_tokens,
     .open = open_tokens,
-    .release = free,
-    .restart = answer_restart_whole,
-    .add = answer_add_nothing,
     .finish = finish_tokens,
-    .break_off = answer_fail_openai,
-    .keepalive = answer_comment,
+    ANSWER_WHOLE,
 };
 
 const answer_style answer_detokenize = {
     .kind = WIRE_DETOKENIZE,
     .read = read_tokens,
     .open = open_tokens,
-    .release = free,
-    .restart = answer_restart_whole,
-    .add = answer_add_nothing,
     .finish = finish_tokens,
-    .break_off = answer_fail_openai,
-    .keepalive = answer_comment,
+    ANSWER_WHOLE,
 };

@@ -52,22 +52,14 @@ const answer_style answer_embeddings = {
     .kind = WIRE_EMBED,
     .read = vector_params_read_embeddings,
     .open = open_vectors,
-    .release = free,
-    .restart = answer_restart_whole,
-    .add = answer_add_nothing,
     .finish = finish_embeddings,
-    .break_off = answer_fail_openai,
-    .keepalive = answer_comment,
+    ANSWER_WHOLE,
 };
 
 const answer_style answer_rerank = {
     .kind = WIRE_RERANK,
     .read = vector_params_read_rerank,
     .open = open_vectors,
-    .release = free,
-    .restart = answer_restart_whole,
-    .add = answer_add_nothing,
     .finish = finish_rerank,
-    .break_off = answer_fail_openai,
-    .keepalive = answer_comment,
+    ANSWER_WHOLE,
 };
