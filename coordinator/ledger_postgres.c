@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_COLUMNS = 18, NUMBER_SIZE = 32 };
+enum { NUMBER_SIZE = 32 };
 
 typedef struct postgres_store {
     ledger_store base;
@@ -96,8 +96,8 @@ static void store_close(ledger_store *base) {
 /* ------------------------------------------------------------ rows */
 
 /* Columns as text; those that are numbers are written into numbers[]. */
-static void fill(const ledger_row *r, const char *values[N_COLUMNS],
-                 char numbers[N_COLUMNS][NUMBER_SIZE]) {
+static void fill(const ledger_row *r, const char *values[LEDGER_COLUMNS],
+                 char numbers[LEDGER_COLUMNS][NUMBER_SIZE]) {
     const uint64_t heads[] = {r->instance, r->number, r->received_ms};
     const char *const texts[] = {r->request_id, r->key_name, r->model, r->node, r->ended};
     const uint64_t counts[] = {r->priority,        r->http_status,   r->attempts,
@@ -125,11 +125,11 @@ static status store_insert(ledger_store *base, ledger_row *const *rows, size_t n
     postgres_store *s = (postgres_store *)base;
     status rc = run(s, "BEGIN", err);
     for (size_t i = 0; i < n && rc == STATUS_OK; i++) {
-        const char *values[N_COLUMNS];
-        char numbers[N_COLUMNS][NUMBER_SIZE];
+        const char *values[LEDGER_COLUMNS];
+        char numbers[LEDGER_COLUMNS][NUMBER_SIZE];
         fill(rows[i], values, numbers);
         PGresult *result =
-            PQexecPrepared(s->db, "insert_row", N_COLUMNS, values, NULL, NULL, 0);
+            PQexecPrepared(s->db, "insert_row", LEDGER_COLUMNS, values, NULL, NULL, 0);
         if (PQresultStatus(result) != PGRES_COMMAND_OK) rc = fail(s, "insert", result, err);
         PQclear(result);
     }
@@ -278,12 +278,10 @@ static status prepare(const postgres_store *s, bool create, error *err) {
     if (rc == STATUS_OK && create) rc = migrate(s, err);
     if (rc != STATUS_OK) return rc;
     static const char sql[] =
-        "INSERT INTO requests(instance, number, received_ms, request_id, key_name, model, node,"
-        " ended, priority, http_status, attempts, prompt_tokens, cached_tokens,"
-        " completion_tokens, reasoning_tokens, queued_ms, first_token_ms, total_ms)"
+        "INSERT INTO requests(" LEDGER_COLUMN_NAMES ")"
         " VALUES($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18)"
         " ON CONFLICT DO NOTHING";
-    PGresult *result = PQprepare(s->db, "insert_row", sql, N_COLUMNS, NULL);
+    PGresult *result = PQprepare(s->db, "insert_row", sql, LEDGER_COLUMNS, NULL);
     rc =
         PQresultStatus(result) == PGRES_COMMAND_OK ? STATUS_OK : fail(s, "insert", result, err);
     PQclear(result);

@@ -263,12 +263,8 @@ static status prepare(sqlite_store *s, error *err) {
     status rc = run(s, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL", err);
     if (rc == STATUS_OK) rc = migrate(s, err);
     if (rc != STATUS_OK) return rc;
-    static const char sql[] =
-        "INSERT OR IGNORE INTO requests(instance, number, received_ms, request_id, key_name, "
-        "model,"
-        " node, ended, priority, http_status, attempts, prompt_tokens, cached_tokens,"
-        " completion_tokens, reasoning_tokens, queued_ms, first_token_ms, total_ms)"
-        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+    static const char sql[] = "INSERT OR IGNORE INTO requests(" LEDGER_COLUMN_NAMES ")"
+                              " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
     if (sqlite3_prepare_v2(s->db, sql, -1, &s->insert, NULL) != SQLITE_OK)
         return fail(s, "insert", err);
     return STATUS_OK;

@@ -13,7 +13,13 @@
 #include "common/error.h"
 #include "coordinator/ledger.h"
 
-enum { LEDGER_SCHEMA_VERSION = 3 };
+enum { LEDGER_SCHEMA_VERSION = 3, LEDGER_COLUMNS = 18 };
+
+/* The columns of a row, in the order in which both kinds bind them. */
+#define LEDGER_COLUMN_NAMES                                                                    \
+    "instance, number, received_ms, request_id, key_name, model, node, ended, priority,"       \
+    " http_status, attempts, prompt_tokens, cached_tokens, completion_tokens,"                 \
+    " reasoning_tokens, queued_ms, first_token_ms, total_ms"
 
 typedef enum ledger_by {
     LEDGER_BY_KEY,
