@@ -91,6 +91,14 @@ static inline buffer *copy_of(const void *from, size_t bytes) {
 #define LAUNCH(kernel, shape, args)                                                            \
     gpu->launch(CUDA_KERNEL_##kernel, (shape), &(args), sizeof(args))
 
+/* The kernel that the host chooses for these arguments alone: matmul, experts_up, experts_down. */
+#define LAUNCH_CHOSEN(what, args)                                                              \
+    do {                                                                                       \
+        cuda_shape shape_of_choice;                                                            \
+        const cuda_kernel choice = what##_choose(&(args), &shape_of_choice);                   \
+        gpu->launch(choice, shape_of_choice, &(args), sizeof(args));                           \
+    } while (0)
+
 /* ---- errors ---- */
 
 static inline double worse(double a, double b) {
@@ -130,6 +138,14 @@ static inline buffer *weights(uint32_t type, size_t n_rows, size_t n_cols) {
     fill_blocks(type, b->host, b->bytes);
     put(b);
     return b;
+}
+
+/* The bytes of n blocks of Q6_K in the order of CUDA_Q6_K_SPLIT. */
+static inline void split_q6_k(const uint8_t *from, size_t n, uint8_t *to) {
+    for (size_t i = 0; i < n; i++) {
+        memcpy(to + i * 208, from + i * 210, 208);
+        memcpy(to + n * 208 + i * 2, from + i * 210 + 208, 2);
+    }
 }
 
 /* Activation rows quantized by the device, and what they stand for. */

@@ -4,14 +4,6 @@
 #include "kernels/rmsnorm.h"
 #include "tests/kernels/cuda_case.h"
 
-/* The bytes of n blocks of Q6_K in the order of CUDA_Q6_K_SPLIT. */
-static void split_q6_k(const uint8_t *from, size_t n, uint8_t *to) {
-    for (size_t i = 0; i < n; i++) {
-        memcpy(to + i * 208, from + i * 210, 208);
-        memcpy(to + n * 208 + i * 2, from + i * 210 + 208, 2);
-    }
-}
-
 typedef struct expert_set {
     buffer *record[8]; /* gate, up, down of an expert */
     buffer *table;     /* device addresses */
@@ -122,11 +114,8 @@ static double experts_case(uint32_t type, uint32_t down_type, uint32_t n_ff, boo
                                     .n_embd = E,
                                     .n_ff = n_ff,
                                     .n_ff_shared = n_ff};
-    cuda_shape shape;
-    cuda_kernel kernel = experts_up_choose(&up, &shape);
-    gpu->launch(kernel, shape, &up, sizeof up);
-    kernel = experts_down_choose(&down, &shape);
-    gpu->launch(kernel, shape, &down, sizeof down);
+    LAUNCH_CHOSEN(experts_up, up);
+    LAUNCH_CHOSEN(experts_down, down);
     get(h);
     get(h_act);
     const double *value =
@@ -258,11 +247,8 @@ static double coming_case(uint32_t down_type, uint32_t n_ff, uint32_t n_ff_share
             up.down_offset = s.down_at;
             up.down_bytes = record - s.down_at;
         }
-        cuda_shape shape;
-        cuda_kernel kernel = experts_up_choose(&up, &shape);
-        gpu->launch(kernel, shape, &up, sizeof up);
-        kernel = experts_down_choose(&down, &shape);
-        gpu->launch(kernel, shape, &down, sizeof down);
+        LAUNCH_CHOSEN(experts_up, up);
+        LAUNCH_CHOSEN(experts_down, down);
     }
     const uint8_t *held = (const void *)get(slots), *is = source->host;
     const bool came =
@@ -328,9 +314,7 @@ double case_experts_grouped(const kernel_device *device) {
                               .n_tokens = PAIRS,
                               .n_groups = N};
     double *expected = doubles_of(out->host, PAIRS * F);
-    cuda_shape shape;
-    const cuda_kernel kernel = matmul_choose(&args, &shape);
-    gpu->launch(kernel, shape, &args, sizeof args);
+    LAUNCH_CHOSEN(matmul, args);
     for (int p = 0; p < PAIRS; p++)
         if (experts[p] != 4)
             product(QUANT_Q4_K, w[experts[p]]->host, F, E, x.value + p / USED * E, 1,

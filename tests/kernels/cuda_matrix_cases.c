@@ -4,6 +4,12 @@
 #include "kernels/cuda/rows.h"
 #include "tests/kernels/cuda_case.h"
 
+static void launch_matvec(const matvec_args *args, uint32_t n_sms, uint32_t major) {
+    cuda_shape shape;
+    const cuda_kernel kernel = matvec_choose(args, n_sms, major, &shape);
+    gpu->launch(kernel, shape, args, sizeof *args);
+}
+
 /* Two segments of a type, one stored and one added, against n_tokens rows. */
 static double matvec_case(uint32_t type, uint32_t n_cols, uint32_t n_tokens, bool exact) {
     enum { A = 37, B = 20 };
@@ -35,9 +41,7 @@ static double matvec_case(uint32_t type, uint32_t n_cols, uint32_t n_tokens, boo
         for (size_t i = 0; s == 1 && i < n_tokens * n_rows; i++)
             expected[s][i] += (double)((float *)out[s]->host)[i];
     }
-    cuda_shape shape;
-    const cuda_kernel kernel = matvec_choose(&args, 2, 7, &shape);
-    gpu->launch(kernel, shape, &args, sizeof args);
+    launch_matvec(&args, 2, 7);
     return worse(relative_l2(get(out[0]), expected[0], n_tokens * A),
                  relative_l2(get(out[1]), expected[1], n_tokens * B));
 }
@@ -92,9 +96,7 @@ double case_matvec_company(const kernel_device *device) {
                                             .out_stride = ROWS,
                                             .type = QUANT_Q4_K,
                                             .n_rows = ROWS};
-        cuda_shape shape;
-        const cuda_kernel kernel = matvec_choose(&args, 1 + tokens, 9, &shape);
-        gpu->launch(kernel, shape, &args, sizeof args);
+        launch_matvec(&args, 1 + tokens, 9);
         get(out);
         if (tokens == 1) memcpy(first->host, out->host, first->bytes);
         if (memcmp(first->host, out->host, first->bytes) != 0) wrong++;
@@ -140,9 +142,7 @@ static double norm_inside(uint32_t type, uint32_t n_cols, uint32_t n_tokens) {
                              .out_stride = ROWS,
                              .type = type,
                              .n_rows = ROWS};
-        cuda_shape shape;
-        const cuda_kernel kernel = matvec_choose(&args, 2, 7, &shape);
-        gpu->launch(kernel, shape, &args, sizeof args);
+        launch_matvec(&args, 2, 7);
         get(out[inside]);
     }
     return memcmp(out[0]->host, out[1]->host, out[0]->bytes) != 0;
@@ -170,11 +170,7 @@ double case_split(const kernel_device *device) {
     begin(device);
     enum { ROWS = 24, COLS = 512, BLOCKS = ROWS * 2, TOKENS = 3 };
     buffer *w = weights(QUANT_Q6_K, ROWS, COLS), *split = make(w->bytes);
-    for (size_t i = 0; i < BLOCKS; i++) {
-        const uint8_t *block = (const uint8_t *)w->host + i * 210;
-        memcpy((uint8_t *)split->host + i * 208, block, 208);
-        memcpy((uint8_t *)split->host + (size_t)BLOCKS * 208 + i * 2, block + 208, 2);
-    }
+    split_q6_k(w->host, BLOCKS, split->host);
     put(split);
     activations x = acts(TOKENS, COLS);
     buffer *out[3] = {make(ROWS * 4), make(ROWS * 4), make(ROWS * TOKENS * 4)};
@@ -192,9 +188,7 @@ double case_split(const kernel_device *device) {
                              .split_d = (uint64_t)BLOCKS * 208,
                              .type = s ? (uint32_t)CUDA_Q6_K_SPLIT : (uint32_t)QUANT_Q6_K,
                              .n_rows = ROWS};
-        cuda_shape shape;
-        const cuda_kernel kernel = matvec_choose(&args, 2, 7, &shape);
-        gpu->launch(kernel, shape, &args, sizeof args);
+        launch_matvec(&args, 2, 7);
         get(out[s]);
     }
     const double off = relative_l2_f(out[1]->host, out[0]->host, ROWS);
@@ -226,9 +220,7 @@ static double matmul_case(uint32_t type, uint32_t n_rows, uint32_t n_cols, uint3
                               .n_cols = n_cols,
                               .n_tokens = n_tokens,
                               .add = 1};
-    cuda_shape shape;
-    const cuda_kernel kernel = matmul_choose(&args, &shape);
-    gpu->launch(kernel, shape, &args, sizeof args);
+    LAUNCH_CHOSEN(matmul, args);
     return relative_l2(get(out), expected, n_tokens * n_rows);
 }
 
@@ -282,9 +274,7 @@ static double gated_case(uint32_t type) {
                                    .out_stride = ROWS,
                                    .type = type,
                                    .n_rows = ROWS};
-    cuda_shape shape;
-    cuda_kernel kernel = matmul_choose(&args, &shape);
-    gpu->launch(kernel, shape, &args, sizeof args);
+    LAUNCH_CHOSEN(matmul, args);
     const swiglu_q8_args swiglu = {
         gate->device, up->device, NULL, expected->device, ROWS, ROWS, 0, stride, ROWS, TOKENS};
     LAUNCH(swiglu, swiglu_shape(&swiglu), swiglu);
@@ -292,8 +282,7 @@ static double gated_case(uint32_t type) {
     args.gated_act = out->device;
     args.gated_stride = stride;
     args.up_offset = ROWS * row;
-    kernel = matmul_choose(&args, &shape);
-    gpu->launch(kernel, shape, &args, sizeof args);
+    LAUNCH_CHOSEN(matmul, args);
     get(expected);
     get(out);
     return memcmp(expected->host, out->host, out->bytes) != 0;
