@@ -229,6 +229,12 @@ sequence *bench_submit(bench *b, uint32_t n_prompt, uint32_t n_output, uint32_t 
     return who;
 }
 
+void bench_cancel(bench *b, sequence *who) {
+    if (who->phase != SEQUENCE_IDLE) b->n_over++;
+    b->limits[who - b->sequences] = 0;
+    scheduler_remove(b->scheduler, who);
+}
+
 void bench_assert_invariants(const bench *b) {
     uint32_t owners[MAX_PAGES] = {0};
     bool group_taken[MAX_STATES] = {false}, place_taken[SEQUENCE_CUT_PLACES] = {false};

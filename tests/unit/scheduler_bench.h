@@ -89,6 +89,8 @@ sequence *bench_add_text(bench *b, int32_t text, uint32_t n_prompt, uint32_t n_o
                          uint32_t priority);
 sequence *bench_add(bench *b, uint32_t n_prompt, uint32_t n_output, uint32_t priority);
 sequence *bench_submit(bench *b, uint32_t n_prompt, uint32_t n_output, uint32_t priority);
+/* It goes wherever it is, and counts as over. */
+void bench_cancel(bench *b, sequence *who);
 /* Every page has as many owners as hold it, no state has two, and who runs has pages for what
  * it has run, and alone those that are written next. */
 void bench_assert_invariants(const bench *b);

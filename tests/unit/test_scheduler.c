@@ -367,10 +367,7 @@ static void a_random_crowd_keeps_the_invariants_and_ends(void **state) {
                     assert_true(scheduler_submit(b.scheduler, fork));
                 }
             } else if (b.n > 0 && dice % 97 == 1) {
-                sequence *who = &b.sequences[dice / 128 % b.n];
-                if (who->phase != SEQUENCE_IDLE) b.n_over++;
-                b.limits[who - b.sequences] = 0; /* cancelled */
-                scheduler_remove(b.scheduler, who);
+                bench_cancel(&b, &b.sequences[dice / 128 % b.n]);
             }
             bench_guess_some(&b, random >> 20);
             if (bench_step(&b) == 0 && b.n == 40) break;

@@ -384,10 +384,7 @@ static void a_crowd_that_comes_and_goes_between_layers_ends(void **state) {
                     assert_true(scheduler_submit(b.scheduler, fork));
                 }
             } else if (b.n > 0 && dice % 97 == 1) {
-                sequence *who = &b.sequences[dice / 128 % b.n];
-                if (who->phase != SEQUENCE_IDLE) b.n_over++;
-                b.limits[who - b.sequences] = 0; /* cancelled */
-                scheduler_remove(b.scheduler, who);
+                bench_cancel(&b, &b.sequences[dice / 128 % b.n]);
             }
             if (bench_step(&b) == 0 && b.n == 40) break;
         }
