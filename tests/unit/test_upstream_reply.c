@@ -105,34 +105,34 @@ static void chunks_become_pieces(void **state) {
     upstream_reply_release(&h.reply);
 }
 
-static void fragments_of_tool_calls_come_whole(void **state) {
-    (void)state;
+/* All that is heard of a reply of one choice. */
+static void assert_heard(const char *const *chunks, size_t n, const char *text) {
     heard h = {.text = ""};
     assert_int_equal(upstream_reply_init(&h.reply, 1, &h, on_piece, NULL), STATUS_OK);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(feed(&h, chunks[i], NULL), STATUS_OK);
+    assert_string_equal(h.text, text);
+    upstream_reply_release(&h.reply);
+}
+
+static void fragments_of_tool_calls_come_whole(void **state) {
+    (void)state;
     const char *const chunks[] = {
         "{\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{"
         "\"name\":\"f\",\"arguments\":\"{\\\"a\\\"\"}}]}}]}",
         "{\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{"
         "\"arguments\":\":1}\"}},{\"index\":1,\"function\":{\"name\":\"g\"}}]}}]}",
         "{\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}"};
-    for (size_t i = 0; i < 3; i++)
-        assert_int_equal(feed(&h, chunks[i], NULL), STATUS_OK);
-    assert_string_equal(h.text, "0tf({\"a\":1}) 0tg({}) 0c()tools ");
-    upstream_reply_release(&h.reply);
+    assert_heard(chunks, 3, "0tf({\"a\":1}) 0tg({}) 0c()tools ");
 }
 
 static void a_tool_call_that_a_limit_cut_is_not_given(void **state) {
     (void)state;
-    heard h = {.text = ""};
-    assert_int_equal(upstream_reply_init(&h.reply, 1, &h, on_piece, NULL), STATUS_OK);
     const char *const chunks[] = {
         "{\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{"
         "\"name\":\"f\",\"arguments\":\"{\\\"a\\\"\"}}]}}]}",
         "{\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}"};
-    for (size_t i = 0; i < 2; i++)
-        assert_int_equal(feed(&h, chunks[i], NULL), STATUS_OK);
-    assert_string_equal(h.text, "0c()length cut ");
-    upstream_reply_release(&h.reply);
+    assert_heard(chunks, 2, "0c()length cut ");
 }
 
 static void what_makes_no_sense_is_an_error(void **state) {
