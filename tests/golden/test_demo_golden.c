@@ -106,85 +106,86 @@ static void look(void *context, const char *what, uint32_t layer, const float *r
     memcpy(s->hidden + at * n_rows * row_length, rows, n_rows * row_length * sizeof *rows);
 }
 
-/* The first text of the reference, whose hidden rows it has too, and a model that is open. */
+/* The first text of the reference, whose hidden rows it has too. */
 typedef struct hidden_text {
-    run r;
     int32_t *ids;    /* [n] prompt and answer */
     float *expected; /* [n_layers + 1][n][n_embd] */
     size_t n, n_embd, n_layers;
 } hidden_text;
 
-static hidden_text open_hidden(const small_model *small, uint32_t max_outputs) {
+static hidden_text open_hidden(run *r, const small_model *small, uint32_t max_outputs) {
     hidden_text h;
     cJSON *root = read_json(small->golden);
     const cJSON *entry = cJSON_GetArrayItem(root, 0);
     model_params p = run_params(ACTIVATIONS_F32);
     p.max_outputs = max_outputs;
-    run_open(&h.r, small->gguf, &p);
+    run_open(r, small->gguf, &p);
     size_t n_prompt = 0, n_answer = 0;
     h.ids = all_ids(entry, &n_prompt, &n_answer);
     h.n = n_prompt + n_answer;
-    h.n_embd = h.r.config->n_embd;
-    h.n_layers = h.r.config->n_layers;
+    h.n_embd = r->config->n_embd;
+    h.n_layers = r->config->n_layers;
     h.expected = read_floats(cJSON_GetObjectItem(entry, "hidden")->valuestring,
                              (h.n_layers + 1) * h.n * h.n_embd);
     cJSON_Delete(root);
     return h;
 }
 
-static void close_hidden(hidden_text *h) {
+static void close_hidden(run *r, hidden_text *h) {
     free(h->expected);
     free(h->ids);
-    run_close(&h->r);
+    run_close(r);
 }
 
 static void hidden_states_are_those_of_the_reference(void **state) {
-    hidden_text h = open_hidden(*state, 512);
+    run r;
+    hidden_text h = open_hidden(&r, *state, 512);
     const size_t n_floats = h.n * h.n_embd;
-    float *logits = new_logits(&h.r, h.n);
+    float *logits = new_logits(&r, h.n);
     sight s = {(uint32_t)h.n_layers, h.n, h.n_embd,
                calloc((h.n_layers + 1) * n_floats, sizeof(float))};
     assert_non_null(s.hidden);
-    model_set_tap(h.r.m, look, &s);
-    run_tokens(&h.r, 0, 0, h.ids, h.n, 512, logits);
+    model_set_tap(r.m, look, &s);
+    run_tokens(&r, 0, 0, h.ids, h.n, 512, logits);
     for (size_t i = 0; i <= h.n_layers; i++) {
         double d = relative_l2(s.hidden + i * n_floats, h.expected + i * n_floats, n_floats);
         if (!(d <= 1e-4)) fail_msg("hidden states %zu: relative difference %g", i, d);
     }
     free(s.hidden);
     free(logits);
-    close_hidden(&h);
+    close_hidden(&r, &h);
 }
 
 /* Rows after the final norm come without a product with the head, in pieces as at once, and
  * beside rows that give logits. */
 static void rows_after_the_final_norm_are_those_of_the_reference(void **state) {
-    hidden_text h = open_hidden(*state, 1);
+    run r;
+    hidden_text h = open_hidden(&r, *state, 1);
     const size_t n_floats = h.n * h.n_embd;
     float *rows = calloc(2 * n_floats, sizeof *rows), *pieces = rows + n_floats;
-    float *logits = new_logits(&h.r, 1);
+    float *logits = new_logits(&r, 1);
     assert_non_null(rows);
-    model_segment whole = run_segment(&h.r, 0, 0, h.ids, (uint32_t)h.n);
+    model_segment whole = run_segment(&r, 0, 0, h.ids, (uint32_t)h.n);
     whole.n_outputs = 0;
     whole.n_hidden = (uint32_t)h.n;
     whole.hidden = rows;
-    run_step(&h.r, &whole, 1, NULL);
+    run_step(&r, &whole, 1, NULL);
     double d = relative_l2(rows, h.expected + h.n_layers * n_floats, n_floats);
     if (!(d <= 1e-4)) fail_msg("rows: relative difference %g", d);
-    model_state_clear(h.r.m, 0);
+    model_state_clear(r.m, 0);
     for (size_t at = 0; at < h.n; at += MODEL_CHUNK_TOKENS) {
         uint32_t now =
             (uint32_t)(h.n - at < MODEL_CHUNK_TOKENS ? h.n - at : (size_t)MODEL_CHUNK_TOKENS);
-        model_segment piece = run_segment(&h.r, 0, (uint32_t)at, h.ids + at, now);
+        model_segment piece = run_segment(&r, 0, (uint32_t)at, h.ids + at, now);
         piece.n_outputs = 1;
         piece.n_hidden = now;
         piece.hidden = pieces + at * h.n_embd;
-        run_step(&h.r, &piece, 1, logits);
+        run_step(&r, &piece, 1, logits);
     }
     assert_memory_equal(rows, pieces, n_floats * sizeof *rows);
     free(logits);
     free(rows);
-    close_hidden(&h);
+    close_hidden(&r, &h);
 }
 
 static void hidden_rows_without_a_place_or_beyond_the_tokens_are_refused(void **state) {
