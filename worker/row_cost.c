@@ -100,10 +100,11 @@ static void note_guessing(row_cost *c, uint32_t n_rows, double units) {
 }
 
 void row_cost_note(row_cost *c, uint32_t n_rows, uint64_t took_ns, bool plain) {
-    if (n_rows == 0 || n_rows > ROW_COST_MAX) return;
+    if (n_rows == 0 || n_rows > ROW_COST_MAX || took_ns == 0) return;
     double took = (double)took_ns, expected = row_cost_ns(c, n_rows);
     if (row_cost_is_known(c) && took > MOST_OUTLIER * expected) took = MOST_OUTLIER * expected;
     if (plain) {
+        c->recent[n_rows] = false; /* it says itself what they take now */
         note_plain(c, took / c->units[n_rows]);
     } else if (n_rows > 1 && c->unit_ns > 0) {
         c->n_since++;

@@ -85,7 +85,7 @@ struct speculate {
     uint32_t cap_depth;
     double token_ns;        /* what a token takes without guesses */
     double gain;            /* of the rate of tokens, that the last guesses were given for */
-    uint32_t n_guessing;    /* steps with guesses since the last check */
+    uint32_t n_guessing;    /* noted steps with guesses since the last check */
     uint32_t n_plain;       /* steps without since the last with */
     uint32_t most_guessing; /* until the next check */
     double checked_ns;      /* a step of one row, by the last check */
@@ -245,6 +245,7 @@ void speculate_note_step(speculate *s, uint32_t n_rows, uint64_t took_ns) {
     /* The first step after those with guesses finds other things in the caches. */
     if (s->n_guesses > 0 || s->n_plain != 1)
         row_cost_note(&s->cost, n_rows, took_ns, s->n_guesses == 0);
+    if (s->n_guesses > 0) s->n_guessing++;
     if (s->n_guesses == 0 && s->n_plain >= CHECK_STEPS && s->n_guessing > 0) end_check(s);
     s->n_guesses = 0;
 }
@@ -514,6 +515,8 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
     bound_risks(s, n);
     choose_depths(s, n);
     choose_trials(s, n);
+    /* A check whose steps nobody noted, as prompts ran beside them, is given up. */
+    if (s->n_plain >= CHECK_STEPS) s->n_guessing = 0;
     bool plain = is_check_due(s);
     for (size_t i = 0; plain && i < n; i++)
         s->entries[i].depth = 0;
@@ -529,7 +532,6 @@ status speculate_guess(speculate *s, sequence *const *who, size_t n, error *err)
     s->n_entries = (uint32_t)n;
     s->n_guesses = (uint32_t)(rows - n);
     s->n_plain = rows > n ? 0 : s->n_plain + 1;
-    if (rows > n) s->n_guessing++;
     if (rows > n) s->row_ns = (step_ns(s, rows) - step_ns(s, n)) / (double)(rows - n);
     return STATUS_OK;
 }

@@ -105,6 +105,41 @@ static void steps_with_guesses_correct_what_was_tried(void **state) {
     assert_near(row_cost_ns(&c, 1), 1000, 0.001);
 }
 
+/* Two sequences with guesses had as many rows as now eight have without: what these take is told by
+ * themselves at once, and one row is not thought the slower the more it is seen. */
+static void steps_of_many_sequences_tell_what_as_many_rows_take(void **state) {
+    (void)state;
+    row_cost c;
+    row_cost_init(&c);
+    row_cost_try(&c, 1, 1000);
+    row_cost_try(&c, 8, 2000);
+    row_cost_note(&c, 8, 2000, false);
+    for (int i = 0; i < 40; i++) {
+        row_cost_note(&c, 8, 3600, true);
+        assert_true(row_cost_ns(&c, 1) <= 1810);
+    }
+    assert_near(row_cost_ns(&c, 8), 3600, 0.05);
+}
+
+/* Where a clock is coarse. */
+static void steps_that_took_no_time_say_nothing(void **state) {
+    (void)state;
+    for (int tried = 0; tried < 2; tried++) {
+        row_cost c;
+        row_cost_init(&c);
+        if (tried) row_cost_try(&c, 1, 1000);
+        row_cost_try(&c, 5, 2000);
+        row_cost_note(&c, 1, 1000, true);
+        row_cost_note(&c, 2, 1300, false);
+        for (int i = 0; i < 40; i++) {
+            row_cost_note(&c, 2, i % 8 < 4 ? 1300 : 0, false);
+            if (i % 5 == 0) row_cost_note(&c, 1, 0, true);
+        }
+        for (uint32_t r = 1; r <= ROW_COST_MAX; r++)
+            assert_true(row_cost_ns(&c, r) >= 900 && row_cost_ns(&c, r) <= 1100.0 * r);
+    }
+}
+
 static void a_step_that_was_held_up_says_little(void **state) {
     (void)state;
     row_cost c;
@@ -128,6 +163,8 @@ int main(void) {
         cmocka_unit_test(a_busy_machine_slows_all_rows_alike),
         cmocka_unit_test(what_was_seen_long_ago_counts_less),
         cmocka_unit_test(steps_with_guesses_correct_what_was_tried),
+        cmocka_unit_test(steps_of_many_sequences_tell_what_as_many_rows_take),
+        cmocka_unit_test(steps_that_took_no_time_say_nothing),
         cmocka_unit_test(a_step_that_was_held_up_says_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,6 +59,7 @@ typedef struct world {
     uint32_t n_last; /* guesses of the last step */
     double slope;    /* of a row, in the first row's cost */
     double slow;     /* times what a first row takes where nothing else is said */
+    bool beside;     /* prompts run in the same steps: what these take tells nothing of rows */
     double spent;    /* first rows' costs */
     uint64_t n_rows, n_steps;
 } world;
@@ -137,6 +138,7 @@ static void step(world *w) {
     w->spent += cost_of(w, n_rows);
     w->n_rows += n_rows;
     w->n_steps++;
+    if (w->beside) return;
     speculate_note_step(w->s, n_rows, (uint64_t)(cost_of(w, n_rows) * w->slow * 1e6));
 }
 
@@ -370,6 +372,26 @@ static void a_machine_that_gets_quicker_ends_what_does_not_pay(void **state) {
     }
 }
 
+/* A check needs steps of which the time is known.  Beside a long prompt there is none, and one that had
+ * begun before must not keep everyone waiting for its end. */
+static void beside_prompts_guesses_go_on(void **state) {
+    (void)state;
+    for (uint32_t n_before = 0; n_before < 40; n_before++) {
+        world w;
+        uint32_t n_plain = 0;
+        world_open(&w, DRAFTER_LOOKUP, always, 1, 0.1);
+        for (uint32_t i = 0; i < n_before; i++)
+            step(&w);
+        w.beside = true;
+        for (uint32_t i = 0; i < 200; i++) {
+            step(&w);
+            n_plain += w.n_last == 0;
+        }
+        if (n_plain > 3) fail_msg("after %u steps %u without guesses", n_before, n_plain);
+        world_close(&w);
+    }
+}
+
 /* Rows of a step have a limit for all; whoever is likelier gets them. */
 static void all_together_get_no_more_than_a_step_takes(void **state) {
     (void)state;
@@ -487,6 +509,7 @@ int main(void) {
         cmocka_unit_test(one_wrong_step_costs_what_was_left_to_lose),
         cmocka_unit_test(rows_dearer_than_they_seemed_lose_little),
         cmocka_unit_test(a_machine_that_gets_quicker_ends_what_does_not_pay),
+        cmocka_unit_test(beside_prompts_guesses_go_on),
         cmocka_unit_test(all_together_get_no_more_than_a_step_takes),
         cmocka_unit_test(look_up_takes_the_longest_agreement_then_the_nearest),
         cmocka_unit_test(look_up_goes_on_with_what_it_guessed_itself),
