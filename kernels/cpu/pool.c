@@ -55,6 +55,7 @@ struct pool {
     _Atomic uint64_t ticket; /* n_chunks << 32 | next chunk */
     pool_job job;
     _Atomic bool stop;
+    _Atomic bool held;
     /* Written by every worker once an operation. */
     _Alignas(64) _Atomic uint32_t n_done; /* futex: the owner waits for its change */
     _Atomic bool owner_sleeps;
@@ -70,19 +71,25 @@ static void futex_wake(_Atomic uint32_t *word, uint32_t n) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* Spin until *word leaves value; false when the budget ends first. */
+static bool is_held(const pool *p) {
+    return atomic_load_explicit(&p->held, memory_order_relaxed);
+}
+
+/* Spin until *word leaves value; false when the budget ends first, and nothing is held. */
 static bool spin_while(const _Atomic uint32_t *word, uint32_t value, uint64_t start_ns,
-                       uint64_t budget_ns) {
+                       uint64_t budget_ns, const pool *holder) {
     for (;;) {
         for (int i = 0; i < PAUSES_PER_LOOK; i++) {
             if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
             _mm_pause();
         }
+        if (holder != NULL && is_held(holder)) continue;
         if (clock_monotonic_ns() - start_ns >= budget_ns) return false;
     }
 }
 
-static void adapt(uint64_t *spin_ns, uint64_t waited_ns) {
+static void adapt(const pool *p, uint64_t *spin_ns, uint64_t waited_ns) {
+    if (is_held(p)) return; /* says nothing of other times */
     if (waited_ns <= SPIN_LIMIT_NS) {
         *spin_ns += *spin_ns / 4;
         if (*spin_ns > SPIN_LIMIT_NS) *spin_ns = SPIN_LIMIT_NS;
@@ -98,13 +105,13 @@ static uint32_t wait_for_epoch(pool_worker *w, uint32_t seen) {
     uint32_t now = atomic_load_explicit(&p->epoch, memory_order_acquire);
     if (now != seen) return now;
     uint64_t start_ns = clock_monotonic_ns();
-    if (!spin_while(&p->epoch, seen, start_ns, w->spin_ns)) {
+    if (!spin_while(&p->epoch, seen, start_ns, w->spin_ns, p)) {
         atomic_fetch_add(&p->n_sleeping, 1);
         while (atomic_load(&p->epoch) == seen)
             futex_wait(&p->epoch, seen);
         atomic_fetch_sub(&p->n_sleeping, 1);
     }
-    adapt(&w->spin_ns, clock_monotonic_ns() - start_ns);
+    adapt(p, &w->spin_ns, clock_monotonic_ns() - start_ns);
     return atomic_load_explicit(&p->epoch, memory_order_acquire);
 }
 
@@ -141,7 +148,7 @@ static void wait_for_done(pool *p, uint32_t n_chunks) {
     pool_worker *owner = &p->workers[0];
     uint64_t start_ns = clock_monotonic_ns();
     while (done != n_chunks) {
-        if (!spin_while(&p->n_done, done, start_ns, owner->spin_ns)) {
+        if (!spin_while(&p->n_done, done, start_ns, owner->spin_ns, NULL)) {
             atomic_store(&p->owner_sleeps, true);
             while (atomic_load(&p->n_done) == done)
                 futex_wait(&p->n_done, done);
@@ -149,7 +156,7 @@ static void wait_for_done(pool *p, uint32_t n_chunks) {
         }
         done = atomic_load_explicit(&p->n_done, memory_order_acquire);
     }
-    adapt(&owner->spin_ns, clock_monotonic_ns() - start_ns);
+    adapt(p, &owner->spin_ns, clock_monotonic_ns() - start_ns);
 }
 
 static void publish(pool *p, uint32_t n_chunks) {
@@ -173,6 +180,15 @@ void pool_run(pool *p, size_t n_chunks, pool_chunk fn, void *context) {
     uint32_t n_run = run_chunks(p, 0);
     atomic_fetch_add(&p->n_done, n_run);
     wait_for_done(p, (uint32_t)n_chunks);
+}
+
+/* An operation without chunks wakes whoever sleeps. */
+void pool_hold(pool *p, bool held) {
+    atomic_store(&p->held, held);
+    if (!held || p->n_threads == 1) return;
+    atomic_store_explicit(&p->ticket, 0, memory_order_release);
+    atomic_fetch_add(&p->epoch, 1);
+    if (atomic_load(&p->n_sleeping) > 0) futex_wake(&p->epoch, p->n_threads);
 }
 
 uint32_t pool_n_threads(const pool *p) {

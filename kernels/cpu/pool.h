@@ -11,6 +11,7 @@
 #define SILICEO_KERNELS_CPU_POOL_H
 
 #include "common/error.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,6 +26,10 @@ uint32_t pool_n_threads(const pool *p);
 /* Run fn for chunks 0..n_chunks-1, each once; returns when all are done and their
  * writes are visible.  n_chunks of 0 or 1 runs on the caller alone. */
 void pool_run(pool *p, size_t n_chunks, pool_chunk fn, void *context);
+
+/* Held, waiting threads spin without a limit, awake at once for operations that come at any time
+ * and are worth less than a wake-up; let go, they sleep again.  Between operations. */
+void pool_hold(pool *p, bool held);
 
 /* Cores this process may use (affinity and cgroup quota taken into account). */
 uint32_t pool_usable_cores(void);

@@ -83,20 +83,43 @@ static void single_chunk_runs_on_the_caller(void **state) {
     assert_int_equal(c.worker_runs[0], 100);
 }
 
+/* Longer than any spin budget, so that workers that are not held are asleep or about to be. */
+static void outlast_spins(void) {
+    const uint64_t until_ns = clock_monotonic_ns() + 300000;
+    while (clock_monotonic_ns() < until_ns)
+        (void)sched_yield();
+}
+
 static void workers_wake_after_they_slept(void **state) {
     (void)state;
     static count_context c;
     memset(&c, 0, sizeof c);
     pool *p = new_pool(4);
     for (uint32_t i = 1; i <= 50; i++) {
-        /* Longer than any spin budget, so that the workers are asleep or about to be. */
-        uint64_t until_ns = clock_monotonic_ns() + 300000;
-        while (clock_monotonic_ns() < until_ns)
-            (void)sched_yield();
+        outlast_spins();
         pool_run(p, 64, count_chunk, &c);
         for (size_t k = 0; k < 64; k++)
             assert_int_equal(c.runs[k], i);
     }
+    pool_free(p);
+}
+
+/* Held or let go, asleep or awake, before the first operation and between any two. */
+static void a_held_pool_runs_every_chunk_and_ends(void **state) {
+    (void)state;
+    static count_context c;
+    pool *p = new_pool(3);
+    memset(&c, 0, sizeof c);
+    pool_hold(p, true);
+    pool_hold(p, true);
+    for (uint32_t round = 1; round <= 40; round++) {
+        pool_run(p, 64, count_chunk, &c);
+        for (size_t i = 0; i < 64; i++)
+            assert_int_equal(c.runs[i], round);
+        pool_hold(p, round % 4 != 0);
+        if (round % 8 == 0) outlast_spins();
+    }
+    pool_hold(p, true);
     pool_free(p);
 }
 
@@ -186,6 +209,7 @@ int main(void) {
         cmocka_unit_test(worker_index_stays_below_thread_count),
         cmocka_unit_test(single_chunk_runs_on_the_caller),
         cmocka_unit_test(workers_wake_after_they_slept),
+        cmocka_unit_test(a_held_pool_runs_every_chunk_and_ends),
         cmocka_unit_test(thread_counts_out_of_range_are_refused),
         cmocka_unit_test(usable_cores_are_at_least_one_and_obey_affinity),
         cmocka_unit_test(busy_neighbour_does_not_collapse_it),
