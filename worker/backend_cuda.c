@@ -24,6 +24,12 @@ static void enter(backend_cuda *b) {
     (void)CUDA_DO(b, cuCtxSetCurrent, b->context);
 }
 
+/* Between steps: one that failed has told so, and what begins now is not part of it. */
+static void enter_anew(backend_cuda *b) {
+    b->failed = STATUS_OK;
+    enter(b);
+}
+
 /* A step's frame. */
 
 /* Rows that are verified one by one are decoding rows that share a sequence. */
@@ -177,7 +183,7 @@ static void read_back(backend_cuda *b, void *out, cuda_pointer from, size_t n) {
 /* A plain copy from pageable memory may still be under way when it returns, and the streams
  * here do not wait for it: so it goes through the stream that the next step uses. */
 static void write_whole(backend_cuda *b, cuda_pointer to, const void *from, size_t n) {
-    enter(b);
+    enter_anew(b);
     if (CUDA_DO(b, cuMemcpyHtoDAsync, to, from, n, b->compute))
         (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
 }
@@ -221,7 +227,7 @@ static cuda_pointer page_at(const backend_cuda *b, uint32_t page) {
 
 static void cuda_state_clear(backend *base, uint32_t state) {
     backend_cuda *b = (backend_cuda *)base;
-    enter(b);
+    enter_anew(b);
     (void)CUDA_DO(b, cuMemsetD8Async, state_at(b, state), 0, b->state_bytes, b->compute);
 }
 
@@ -237,7 +243,7 @@ static void cuda_state_load(backend *base, uint32_t state, const void *bytes) {
 
 static void cuda_state_copy(backend *base, uint32_t to, uint32_t from) {
     backend_cuda *b = (backend_cuda *)base;
-    enter(b);
+    enter_anew(b);
     (void)CUDA_DO(b, cuMemcpyDtoDAsync, state_at(b, to), state_at(b, from), b->state_bytes,
                   b->compute);
 }
@@ -253,6 +259,7 @@ static void cuda_page_save(backend *base, uint32_t page, void *bytes) {
 
 static void cuda_page_copy(backend *base, uint32_t to, uint32_t from) {
     backend_cuda *b = (backend_cuda *)base;
+    enter_anew(b);
     (void)CUDA_DO(b, cuMemcpyDtoDAsync, page_at(b, to), page_at(b, from), b->page_bytes,
                   b->compute);
 }
@@ -267,9 +274,8 @@ static void cuda_forget_experts(backend *base) {
     if (b->experts.cache == NULL) return;
     expert_cache_clear(b->experts.cache);
     b->experts.tables_stale = true;
-    enter(b);
+    enter_anew(b);
     /* Whoever read a slot before it was filled again would compute with NaN. */
-    b->failed = STATUS_OK;
     (void)CUDA_DO(b, cuMemsetD8Async, cuda_part_at(b, CUDA_PART_SLOTS), 0xff,
                   b->layout.part_bytes[CUDA_PART_SLOTS], b->compute);
 }
