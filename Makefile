@@ -58,7 +58,7 @@ COMMON_SRC      := $(call sources,common)
 KERNELS_SRC     := $(call sources,kernels/cpu)
 WORKER_SRC      := $(filter-out worker/main.c,$(call sources,worker worker/text worker/model worker/memory))
 COORDINATOR_SRC := $(filter-out coordinator/main.c,$(call sources,coordinator))
-TEST_SRC        := $(filter-out $(if $(SAN),tests/kernels/test_cuda_kernels.c tests/kernels/test_cuda_launches.c tests/golden/test_cuda_backend.c tests/golden/test_cuda_draft.c tests/golden/test_cuda_plan.c tests/golden/test_cuda_mtp.c tests/golden/test_cuda_warm.c tests/golden/test_cuda_slices.c),$(call sources,tests/unit tests/kernels tests/golden))
+TEST_SRC        := $(filter-out $(if $(SAN),tests/kernels/test_cuda_kernels.c tests/kernels/test_cuda_launches.c $(wildcard tests/golden/test_cuda_*.c)),$(call sources,tests/unit tests/kernels tests/golden))
 MAKE_MODEL_SRC  := $(sort $(wildcard tests/benchmark/make_model*.c))
 BENCH_CUDA_PARTS := $(sort $(wildcard tests/benchmark/bench_cuda_*.c))
 TOOL_SRC        := $(filter-out $(MAKE_MODEL_SRC) $(BENCH_CUDA_PARTS) tests/benchmark/placement_sim.c,$(call sources,tests/benchmark tests/fleet tests/clients))
@@ -176,7 +176,7 @@ $(CUDA_DOUBLE): tests/golden/cuda_double.c tests/kernels/cuda_emu.cc $(CUDA_SRC)
 	$(if $(Q),@echo "  ld    $@")
 	$(Q)$(CXX) -std=c++17 -D_GNU_SOURCE -I. -O2 -ffp-contract=off -fPIC -w -c tests/kernels/cuda_emu.cc -o $@.emu.o
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -I. -O1 -fPIC $(WARN) -c tests/golden/cuda_double.c -o $@.driver.o
-	$(Q)$(CXX) -shared -o $@ $@.driver.o $@.emu.o
+	$(Q)$(CXX) -shared -pthread -o $@ $@.driver.o $@.emu.o
 # A fuzz target linked with replay.c runs its committed corpus; `make fuzz` links libFuzzer.
 $(REPLAYS): $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(LIBS)
 	@mkdir -p $(@D)

@@ -169,6 +169,8 @@ void cpu_input_quantize_rows(backend_cpu *b, const cpu_input *in, size_t n, inpu
 matmul_job cpu_job(const backend_cpu *b, const weight_matrix *w, const void *weights,
                    const cpu_input *in, size_t n_rows, float *out, size_t out_stride);
 void cpu_run_jobs(backend_cpu *b, const matmul_job *jobs, size_t n);
+/* The same for jobs of one size that come from memory: as many pieces for each thread. */
+void cpu_run_jobs_evenly(backend_cpu *b, const matmul_job *jobs, size_t n);
 /* silu(gate) * up of n rows: the gate stands in the input's float form, the product
  * replaces it and gets the other forms. */
 void cpu_run_swiglu(backend_cpu *b, const cpu_input *in, const float *up, size_t n,

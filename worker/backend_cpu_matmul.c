@@ -129,23 +129,41 @@ static double job_ns(const matmul_job *j) {
     return (double)j->n_rows * (double)j->row_bytes * (double)j->n_tokens / 30.0;
 }
 
-void cpu_run_jobs(backend_cpu *b, const matmul_job *jobs, size_t n) {
+/* Jobs that are not worth sharing are run at once. */
+static bool run_alone(const backend_cpu *b, const matmul_job *jobs, size_t n) {
     CHECK_HOT(n <= b->cap_jobs);
     double ns = 0;
     for (size_t i = 0; i < n && b->n_threads > 1; i++)
         ns += job_ns(&jobs[i]);
-    if (ns < 10000.0) {
-        for (size_t i = 0; i < n; i++)
-            matmul_chunk(b->tier, &jobs[i], 0, 1, b->scratch);
-        return;
-    }
+    if (ns >= 10000.0) return false;
+    for (size_t i = 0; i < n; i++)
+        matmul_chunk(b->tier, &jobs[i], 0, 1, b->scratch);
+    return true;
+}
+
+static size_t cut_jobs(const backend_cpu *b, const matmul_job *jobs, size_t n) {
     size_t n_chunks = 0;
     for (size_t i = 0; i < n; i++) {
         n_chunks += matmul_n_chunks(b->tier, &jobs[i], b->n_threads);
         b->job_end[i] = n_chunks;
     }
+    return n_chunks;
+}
+
+void cpu_run_jobs(backend_cpu *b, const matmul_job *jobs, size_t n) {
+    if (run_alone(b, jobs, n)) return;
     jobs_task t = {b, jobs, n};
-    pool_run(b->threads, n_chunks, job_chunk, &t);
+    pool_run(b->threads, cut_jobs(b, jobs, n), job_chunk, &t);
+}
+
+void cpu_run_jobs_evenly(backend_cpu *b, const matmul_job *jobs, size_t n) {
+    if (run_alone(b, jobs, n)) return;
+    const size_t rounds = (cut_jobs(b, jobs, n) + b->n_threads - 1) / b->n_threads;
+    const size_t each = (rounds * b->n_threads + n - 1) / n;
+    for (size_t i = 0; i < n; i++)
+        b->job_end[i] = (i + 1) * each;
+    jobs_task t = {b, jobs, n};
+    pool_run(b->threads, n * each, job_chunk, &t);
 }
 
 void cpu_project(backend *base, backend_input in, const projection *list, size_t n) {

@@ -143,13 +143,16 @@ static status cuda_begin(backend *base, const batch *step, error *err) {
     cuda_fetch_begin(b, cuda_picture(b, b->layout.work.fetch));
     send_batch(b);
     cuda_choose_mode(b);
+    cuda_box_wake(b);
+    if (b->failed != STATUS_OK) cuda_box_end(b); /* nobody calls the step's end */
     return step_status(b, err);
 }
 
 static status cuda_end(backend *base, error *err) {
     backend_cuda *b = (backend_cuda *)base;
     cuda_end_step(b);
-    (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
+    (void)cuda_finish(b);
+    cuda_box_end(b);
     cuda_fetch_settle(b);
     cuda_lane_end_step(b);
     return step_status(b, err);
@@ -176,16 +179,14 @@ static float *cuda_logits_memory(backend *base) {
 
 static void read_back(backend_cuda *b, void *out, cuda_pointer from, size_t n) {
     enter(b);
-    if (CUDA_DO(b, cuStreamSynchronize, b->compute))
-        (void)CUDA_DO(b, cuMemcpyDtoH, out, from, n);
+    if (cuda_finish(b)) (void)CUDA_DO(b, cuMemcpyDtoH, out, from, n);
 }
 
 /* A plain copy from pageable memory may still be under way when it returns, and the streams
  * here do not wait for it: so it goes through the stream that the next step uses. */
 static void write_whole(backend_cuda *b, cuda_pointer to, const void *from, size_t n) {
     enter_anew(b);
-    if (CUDA_DO(b, cuMemcpyHtoDAsync, to, from, n, b->compute))
-        (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
+    if (CUDA_DO(b, cuMemcpyHtoDAsync, to, from, n, b->compute)) (void)cuda_finish(b);
 }
 
 static void cuda_read_residual(backend *base, float *out) {
@@ -320,6 +321,7 @@ static void cuda_close(backend *base) {
     const cuda_driver *d = b->driver;
     if (b->context != NULL) {
         (void)d->cuCtxSetCurrent(b->context);
+        cuda_box_end(b);
         if (b->compute != NULL) (void)d->cuStreamSynchronize(b->compute);
         if (b->h2d != NULL) (void)d->cuStreamSynchronize(b->h2d);
         if (b->d2h != NULL) (void)d->cuStreamSynchronize(b->d2h);

@@ -80,6 +80,10 @@ typedef struct cuda_experts {
     fetch_note *notes; /* pinned, [n_layers][pairs of the step]; NULL: the host ships */
     /* The CPU lane; NULL: off. */
     cuda_lane *lane;
+    lane_box *box;    /* pinned; NULL: steps that fetch have no part for it */
+    bool serves;      /* the running step has one, and */
+    uint32_t served;  /* so many layers are done */
+    uint32_t n_fills; /* of FETCH_FILLS_OF layers, as many as the bus has time for */
     bool *on_cpu;     /* [n_experts]: the lane computes active[i] */
     size_t n_on_cpu;  /* of those */
     float *hidden;    /* pinned, [max_rows][n_embd] */
@@ -225,6 +229,8 @@ cuda_matrix cuda_matrix_of(const weight_matrix *m);
 uint32_t cuda_gathers_at_once(const backend_cuda *b, uint32_t n_rows);
 
 /* graph */
+/* Whether the running step, whose spans are cut, is about to be recorded. */
+bool cuda_will_record(backend_cuda *b);
 /* Choose the mode of a step whose batch is on the device. */
 void cuda_choose_mode(backend_cuda *b);
 /* The host must see what was enqueued: run the segment.  Nothing in plain mode. */
@@ -314,6 +320,13 @@ void cuda_lane_wake(backend_cuda *b);
 bool cuda_lane_is_exact(const backend_cuda *b);
 /* Does the lane take part in decoding steps?  Their sums are alike, or CPU_LANE_ALL. */
 bool cuda_lane_in_steps(const backend_cuda *b);
+/* The lane's threads stay awake, or no more. */
+void cuda_lane_hold(backend_cuda *b, bool held);
+/* Of 1, 2, .. n experts that a layer of the running step misses the lane's, at 0, 1, .., where the
+ * step is recorded; false: none. */
+bool cuda_lane_shares(const backend_cuda *b, size_t n, uint8_t *out);
+/* Mark what the notes of a layer's n pairs leave to the lane. */
+void cuda_lane_mark(backend_cuda *b, const fetch_note *notes, size_t n);
 /* Whether the lane can take all that a decoding step's layer misses. */
 bool cuda_lane_takes_any(const backend_cuda *b);
 /* Mark the missing experts of a span that the CPU takes: all, or its share, which leaves
@@ -350,6 +363,24 @@ void cuda_fetch_layer(backend_cuda *b, const layer_weights *l, uint32_t layer,
                       const int32_t *experts);
 /* The step is over: the cache learns what the GPU did. */
 void cuda_fetch_settle(backend_cuda *b);
+
+/* box: the lane's part of steps that fetch (backend_cuda_box.c, kernels/cuda/lane.h).  While such a
+ * step runs the engine thread serves it wherever it would wait for the GPU. */
+status cuda_box_init(backend_cuda *b, error *err);
+/* Whether the running step, of decoding rows alone, can have the lane's part. */
+bool cuda_box_fits(const backend_cuda *b);
+/* Before a step: what the one before it had brought into slots is there, or not yet. */
+void cuda_box_learn(backend_cuda *b);
+/* What the lane will take of the step. */
+void cuda_box_begin(backend_cuda *b, fetch_step *step);
+/* The step is on its way: threads wake up. */
+void cuda_box_wake(backend_cuda *b);
+/* Serve layers up to end_layer, as far as they have work for the lane. */
+void cuda_box_serve(backend_cuda *b, uint32_t end_layer);
+/* The step is over, or failed: nobody waits for anybody. */
+void cuda_box_end(backend_cuda *b);
+/* Wait until everything that is enqueued has run. */
+bool cuda_finish(backend_cuda *b);
 
 /* Pinned memory; *out is a pointer. */
 status cuda_pin(backend_cuda *b, void *out, size_t bytes, error *err);

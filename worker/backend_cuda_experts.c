@@ -17,6 +17,10 @@
 
 enum { LATE_ROWS = 64 };
 
+/* A step waits so long for the CPU lane before it fails: far more than any layer takes, and less
+ * than a card that drives a display lets a kernel run. */
+static const uint64_t LANE_LIMIT_NS = 3000000000u;
+
 /* Router and its choice. */
 
 const float *cuda_hidden_rows(const backend_cuda *b, const cuda_span *s) {
@@ -173,13 +177,22 @@ uint64_t cuda_expert_matrix_bytes(const weight_experts *w) {
     return w->first.row_bytes * w->first.n_rows;
 }
 
-bool cuda_brings(const backend_cuda *b, const cuda_span *s, const layer_weights *l) {
-    const experts_up_args up = {.act = cuda_hidden_acts(b, s),
+static bool is_common(const backend_cuda *b, const layer_weights *l, const void *act) {
+    const experts_up_args up = {.act = act,
                                 .gate = step_matrix(&l->exp_gate, &l->gate, 0),
                                 .up = step_matrix(&l->exp_up, &l->up, 0),
                                 .n_cols = b->config->n_embd,
                                 .n_ff_shared = b->config->n_ff_shared};
-    return b->experts.fetches && s->n_rows <= FETCH_MAX_ROWS && experts_up_is_common(&up);
+    return experts_up_is_common(&up);
+}
+
+bool cuda_comes_in_turns(const backend_cuda *b, const layer_weights *l) {
+    return b->params.activations == ACTIVATIONS_INT8 && is_common(b, l, l);
+}
+
+bool cuda_brings(const backend_cuda *b, const cuda_span *s, const layer_weights *l) {
+    return b->experts.fetches && s->n_rows <= FETCH_MAX_ROWS &&
+           is_common(b, l, cuda_hidden_acts(b, s));
 }
 
 uint64_t *cuda_places_row(const backend_cuda *b, const cuda_span *s) {
@@ -195,6 +208,13 @@ static void set_coming(const backend_cuda *b, const layer_weights *l, uint32_t l
     up->slot_bytes = b->layout.slot_bytes;
     up->down_offset = down_at;
     up->down_bytes = layer_expert_bytes(l) - down_at;
+    if (b->experts.box == NULL) return;
+    up->layer = layer;
+    up->box = b->experts.box;
+    up->outputs = cuda_lane_outputs(b);
+    up->foreign = cuda_rows(b, b->layout.work.foreign, 0, 0);
+    up->step = cuda_ptr(cuda_work_at(b, b->layout.work.fetch));
+    up->limit_ns = LANE_LIMIT_NS;
 }
 
 static void run_step(backend_cuda *b, const cuda_span *s, const layer_weights *l,
@@ -292,6 +312,7 @@ void cuda_expert_layer(backend *base, const layer_weights *l, uint32_t layer_ind
             if (b->experts.fetches && !cuda_brings(b, s, l))
                 cuda_fetch_layer(b, l, layer_index, cuda_chosen_rows(b, s));
             run_step(b, s, l, layer_index, quantized || shared_quantized);
+            if (b->mode == MODE_PLAIN) cuda_box_serve(b, layer_index + 1);
         }
     }
 }

@@ -1,7 +1,7 @@
 /* backend_cuda_experts.h - what the files of the routed experts share, private to them:
  * backend_cuda_experts.c (the choice, decoding steps), backend_cuda_waves.c (prompts),
- * backend_cuda_ship.c (records under way), backend_cuda_ahead.c (before they are asked for),
- * backend_cuda_tiers.c (memory).
+ * backend_cuda_fetch.c and backend_cuda_box.c (steps that fetch), backend_cuda_ship.c (records under
+ * way), backend_cuda_ahead.c (before they are asked for), backend_cuda_tiers.c (memory).
  *
  * Thread: the engine thread.
  */
@@ -19,6 +19,8 @@ float *cuda_weight_rows(const backend_cuda *b, const cuda_span *s);
 cuda_pointer cuda_records_row(const backend_cuda *b, uint32_t layer);
 /* Where the records of a decoding span's pairs lie, which the router's launch or the fetch tells. */
 uint64_t *cuda_places_row(const backend_cuda *b, const cuda_span *s);
+/* Whether steps of few rows can bring in what this layer misses in the launch of its experts. */
+bool cuda_comes_in_turns(const backend_cuda *b, const layer_weights *l);
 /* Bytes of one expert's matrix in a record. */
 uint64_t cuda_expert_matrix_bytes(const weight_experts *w);
 /* Wait for the router's choice of a span and list its experts in b->experts; false: failed. */

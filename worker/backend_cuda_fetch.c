@@ -9,7 +9,7 @@
  * lane) change the host's cache alone; the device's tables are sent anew before the next step
  * here.
  */
-#include "worker/backend_cuda.h"
+#include "worker/backend_cuda_experts.h"
 
 #include "kernels/cuda/experts_fetch.h"
 #include <string.h>
@@ -29,7 +29,7 @@ status cuda_fetch_init(backend_cuda *b, error *err) {
     status rc = cuda_pin(b, &x->tables, table_bytes(b), err);
     if (rc == STATUS_OK) rc = cuda_pin(b, &x->notes, n_notes * sizeof *x->notes, err);
     x->tables_stale = true;
-    return rc;
+    return rc == STATUS_OK ? cuda_box_init(b, err) : rc;
 }
 
 static bool can_fetch(const backend_cuda *b) {
@@ -72,7 +72,7 @@ void cuda_fetch_begin(backend_cuda *b, fetch_step *step) {
         x->tables_stale = true;
         return;
     }
-    if (++x->n_fetching_steps == 0) { /* wrapped: old numbers would look new */
+    if (++x->n_fetching_steps == FETCH_FILLING) { /* old numbers would look new */
         x->n_fetching_steps = 1;
         x->tables_stale = true;
     }
@@ -80,6 +80,7 @@ void cuda_fetch_begin(backend_cuda *b, fetch_step *step) {
     x->tables_stale = false;
     step->number = x->n_fetching_steps;
     step->next = step->done = 0;
+    cuda_box_begin(b, step);
 }
 
 static experts_fetch_args fetch_args(const backend_cuda *b, const layer_weights *l,
@@ -110,6 +111,13 @@ void cuda_fetch_route(backend_cuda *b, const layer_weights *l, uint32_t layer,
                       const router_cuda_args *router) {
     router_fetch_args args = {.router = *router, .fetch = fetch_args(b, l, layer)};
     args.fetch.turns = cuda_ptr(cuda_work_at(b, b->layout.work.expert_turns));
+    if (b->experts.box != NULL) {
+        args.fetch.box = b->experts.box;
+        args.fetch.hidden = cuda_hidden_rows(b, &b->spans[0]);
+        args.fetch.lane_rows = b->experts.hidden;
+        args.fetch.lane_notes = b->experts.notes + layer * args.fetch.n_pairs;
+        args.fetch.n_hidden = b->spans[0].n_rows * b->config->n_embd;
+    }
     cuda_launch(b, CUDA_KERNEL_router_fetch, router_fetch_shape(b->spans[0].n_rows), &args);
 }
 
@@ -143,10 +151,11 @@ static void settle_layer(backend_cuda *b, uint32_t layer, size_t n) {
     x->n_active = list_distinct(notes, n, x->active, x->counts);
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
     for (size_t i = 0; i < n; i++) {
-        if (notes[i].slot == FETCH_HIT || notes[i].slot == FETCH_REPEATED) continue;
+        int32_t slot = notes[i].slot;
+        if (slot == FETCH_HIT || slot == FETCH_REPEATED || slot == FETCH_ON_LANE) continue;
         x->bytes_moved += bytes;
-        if (notes[i].slot >= 0)
-            expert_cache_place(x->cache, (uint32_t)notes[i].expert, (uint32_t)notes[i].slot);
+        if (slot < FETCH_ON_LANE) slot = FETCH_FILLS(slot);
+        if (slot >= 0) expert_cache_place(x->cache, (uint32_t)notes[i].expert, (uint32_t)slot);
     }
 }
 

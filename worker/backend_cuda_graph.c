@@ -53,6 +53,12 @@ static bool can_record(const backend_cuda *b) {
            b->n_spans == 1 && b->spans[0].decodes && always_fits;
 }
 
+bool cuda_will_record(backend_cuda *b) {
+    if (b->no_graphs || b->no_recordings || !can_record(b)) return false;
+    const cuda_recording *r = find_recording(b);
+    return r != NULL && r->seen && !r->whole;
+}
+
 static void drop_segments(const backend_cuda *b, cuda_recording *r) {
     for (uint32_t i = 0; r->segments != NULL && i <= b->config->n_layers; i++) {
         if (r->segments[i] != NULL) (void)b->driver->cuGraphExecDestroy(r->segments[i]);

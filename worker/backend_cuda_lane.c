@@ -211,6 +211,7 @@ static void read_counts(const backend_cuda *b, uint64_t *lookups, uint64_t *hits
 void cuda_lane_begin_step(backend_cuda *b) {
     cuda_lane *lane = b->experts.lane;
     if (lane == NULL) return;
+    cuda_box_learn(b);
     cuda_await_filled(b, b->experts.filling_layer); /* whoever reads it in this step */
     if (!decodes_alone(b)) return;
     read_counts(b, &lane->lookups, &lane->hits);
@@ -229,7 +230,7 @@ void cuda_lane_end_step(backend_cuda *b) {
 
 bool cuda_lane_pays(const backend_cuda *b) {
     const cuda_lane *lane = b->experts.lane;
-    if (!cuda_lane_in_steps(b)) return false;
+    if (!cuda_lane_in_steps(b) || cuda_box_fits(b)) return false;
     return b->params.lane == CPU_LANE_ALL || b->experts.all == NULL || lane->rates.gathers;
 }
 
@@ -241,8 +242,23 @@ static void do_nothing(void *context, size_t chunk, uint32_t worker) {
 
 /* Threads that wait longer than the pool lets them spin would have to be woken one by one. */
 void cuda_lane_wake(backend_cuda *b) {
-    if (b->experts.lane != NULL)
-        pool_run(b->threads, pool_n_threads(b->threads), do_nothing, NULL);
+    const cuda_lane *lane = b->experts.lane;
+    if (lane != NULL) pool_run(lane->cpu.threads, lane->cpu.n_threads, do_nothing, NULL);
+}
+
+void cuda_lane_hold(backend_cuda *b, bool held) {
+    pool_hold(b->experts.lane->cpu.threads, held);
+}
+
+bool cuda_lane_shares(const backend_cuda *b, size_t n, uint8_t *out) {
+    const cuda_lane *lane = b->experts.lane;
+    memset(out, 0, n);
+    for (size_t i = 0; b->params.lane == CPU_LANE_ALL && i < n; i++)
+        out[i] = (uint8_t)(i + 1);
+    if (b->params.lane == CPU_LANE_ALL) return true;
+    if (!lane_rates_is_worth(&lane->rates, b->spans[0].n_rows)) return false;
+    lane_rates_shares(&lane->rates, n, out);
+    return out[n - 1] > 0;
 }
 
 bool cuda_lane_takes_any(const backend_cuda *b) {
@@ -322,6 +338,24 @@ void cuda_lane_choose(backend_cuda *b, const cuda_span *s, bool all, size_t most
     for (size_t k = 0; k < x->n_on_cpu; k++)
         x->on_cpu[lane->order[k] & ((1u << INDEX_BITS) - 1)] = true;
     if (n > 0 && x->n_on_cpu == 0) lane_rates_add(&lane->rates, lane->kind, 0, 0, 0);
+}
+
+void cuda_lane_mark(backend_cuda *b, const fetch_note *notes, size_t n) {
+    cuda_experts *x = &b->experts;
+    memset(x->on_cpu, 0, b->config->n_experts * sizeof *x->on_cpu);
+    memset(x->first, 0, (b->config->n_experts + 1) * sizeof *x->first);
+    x->n_active = x->n_on_cpu = 0;
+    for (size_t i = 0; i < n; i++) {
+        x->chosen[i] = notes[i].expert;
+        x->first[notes[i].expert + 1]++;
+        if (notes[i].slot > FETCH_ON_LANE) continue;
+        x->on_cpu[x->n_active] = true;
+        x->active[x->n_active++] = notes[i].expert;
+    }
+    for (uint32_t e = 0; e < b->config->n_experts; e++)
+        x->first[e + 1] += x->first[e];
+    x->n_on_cpu = x->n_active;
+    x->lane->kind = LANE_STEPS;
 }
 
 /* One a layer finds room on the bus while the GPU computes; it has the most rows of the lane's. */
@@ -482,6 +516,14 @@ static void bring_back(cuda_lane *lane, const layer_weights *l) {
     }
 }
 
+/* Few experts come from memory rather than from a cache: a step's threads share them evenly. */
+static void run_jobs(cuda_lane *lane, size_t n) {
+    if (lane->kind == LANE_STEPS)
+        cpu_run_jobs_evenly(&lane->cpu, lane->cpu.jobs, n);
+    else
+        cpu_run_jobs(&lane->cpu, lane->cpu.jobs, n);
+}
+
 static void run_first_half(cuda_lane *lane, const backend_cuda *b, const layer_weights *l) {
     const cuda_experts *x = &b->experts;
     uint32_t n_ff = b->config->n_ff_expert;
@@ -498,7 +540,7 @@ static void run_first_half(cuda_lane *lane, const backend_cuda *b, const layer_w
                       rows_of(x, i), lane->up + (size_t)first * n_ff, n_ff);
         gate->act_rows = up->act_rows = lane->pair_row + first;
     }
-    cpu_run_jobs(&lane->cpu, lane->cpu.jobs, n);
+    run_jobs(lane, n);
 }
 
 static void run_second_half(cuda_lane *lane, const backend_cuda *b, const layer_weights *l) {
@@ -513,7 +555,7 @@ static void run_second_half(cuda_lane *lane, const backend_cuda *b, const layer_
         down->acts = (const unsigned char *)down->acts + first * down->act_stride;
         down->out_rows = lane->pair_out + first;
     }
-    cpu_run_jobs(&lane->cpu, lane->cpu.jobs, n);
+    run_jobs(lane, n);
 }
 
 /* The order of experts_up and experts_down, or that of matmul_q8. */

@@ -8,9 +8,10 @@ status cuda_read_logits(backend *base, float *out, error *err) {
     backend_cuda *b = (backend_cuda *)base;
     size_t bytes = (size_t)b->batch.n_outputs * b->config->n_vocab * sizeof(float);
     void *to = b->pinned_logits != NULL ? b->pinned_logits : out;
+    cuda_box_serve(b, b->config->n_layers); /* a copy to memory of the caller's waits */
     (void)CUDA_DO(b, cuMemcpyDtoHAsync, to, cuda_part_at(b, CUDA_PART_LOGITS), bytes,
                   b->compute);
-    (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
+    (void)cuda_finish(b);
     if (b->failed != STATUS_OK) return error_set(err, b->failed, "%s", b->failure.text);
     if (to != out) memcpy(out, to, bytes);
     return STATUS_OK;
@@ -26,9 +27,10 @@ static status find_best(backend_cuda *b, error *err) {
                               .n_rows = b->batch.n_outputs};
     cuda_launch(b, CUDA_KERNEL_argmax, argmax_shape(&args), &args);
     cuda_end_segment(b);
+    cuda_box_serve(b, b->config->n_layers);
     (void)CUDA_DO(b, cuMemcpyDtoHAsync, keys, cuda_work_at(b, b->layout.work.best),
                   args.n_rows * sizeof *keys, b->compute);
-    (void)CUDA_DO(b, cuStreamSynchronize, b->compute);
+    (void)cuda_finish(b);
     if (b->failed != STATUS_OK) return error_set(err, b->failed, "%s", b->failure.text);
     for (uint32_t i = 0; i < args.n_rows; i++) {
         uint32_t bits = argmax_value_bits(keys[i]);

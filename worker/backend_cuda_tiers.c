@@ -263,8 +263,8 @@ void cuda_experts_release(backend_cuda *b) {
     const cuda_driver *d = b->driver;
     cuda_lane_close(x->lane, d);
     close_host_tier(b);
-    void *pinned[] = {x->notes,  x->tables,       x->hidden, x->all,
-                      x->chosen, x->wave_records, x->records};
+    void *pinned[] = {x->box, x->notes,  x->tables,       x->hidden,
+                      x->all, x->chosen, x->wave_records, x->records};
     for (size_t i = 0; i < sizeof pinned / sizeof pinned[0]; i++) {
         if (pinned[i] != NULL) (void)d->cuMemFreeHost(pinned[i]);
     }

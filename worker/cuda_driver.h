@@ -113,6 +113,7 @@ enum {
     X(cuStreamCreate, "cuStreamCreate", (cuda_stream *, unsigned))                             \
     X(cuStreamDestroy, "cuStreamDestroy_v2", (cuda_stream))                                    \
     X(cuStreamSynchronize, "cuStreamSynchronize", (cuda_stream))                               \
+    X(cuStreamQuery, "cuStreamQuery", (cuda_stream))                                           \
     X(cuStreamWaitEvent, "cuStreamWaitEvent", (cuda_stream, cuda_event, unsigned))             \
     X(cuEventCreate, "cuEventCreate", (cuda_event *, unsigned))                                \
     X(cuEventDestroy, "cuEventDestroy_v2", (cuda_event))                                       \

@@ -19,6 +19,13 @@ static const double NEWEST = 0.1;
 static const double LOOK_NS = 60e3;
 /* The second way is begun below this share of the first one's time, and left above that. */
 static const double BEGIN_SHARE = 0.85, LEAVE_SHARE = 0.95;
+/* Inside a recorded step words, rows and outputs cross the bus, which nobody sees on the clock. */
+static const double CROSSING_NS = 5e3;
+/* The CPU takes its share of a recorded step's layer below this part of what the bus needs: what it
+ * takes comes into slots later, and over the same bus. */
+static const double PAYING_SHARE = 0.8;
+/* Misses of a layer from which on all threads stay awake for them. */
+static const double LEAST_MISSES = 0.5;
 /* The host's calls for a record, before any is measured. */
 static const double ENQUEUE_NS = 2e3;
 
@@ -111,6 +118,30 @@ size_t lane_rates_split(const lane_rates *r, lane_kind kind, const uint32_t *row
         if (fits && cpu > bus) break; /* longer and longer from here on */
     }
     return best;
+}
+
+/* More and more of the n as long as the later of both ends earlier. */
+static size_t share_of(const lane_rates *r, size_t n, size_t k) {
+    const double each = lane_rates_cost_ns(r, LANE_STEPS, 1);
+    const double once = layer_ns(r, LANE_STEPS) + CROSSING_NS;
+    const double alone = r->ship_ns * (double)n;
+    double later = alone;
+    if (k > 0) later = fmax(once + each * (double)k, r->ship_ns * (double)(n - k));
+    for (; k < n; k++) {
+        double next = fmax(once + each * (double)(k + 1), r->ship_ns * (double)(n - k - 1));
+        if (!(next < later)) break;
+        later = next;
+    }
+    return later < PAYING_SHARE * alone ? k : 0;
+}
+
+void lane_rates_shares(const lane_rates *r, size_t n, uint8_t *out) {
+    for (size_t i = 0; i < n; i++)
+        out[i] = (uint8_t)share_of(r, i + 1, i > 0 ? out[i - 1] : 0);
+}
+
+bool lane_rates_is_worth(const lane_rates *r, uint32_t n_rows) {
+    return r->n_rows > 0 && r->misses * n_rows >= LEAST_MISSES * r->n_rows;
 }
 
 void lane_rates_step(lane_rates *r, uint32_t n_rows, double misses) {

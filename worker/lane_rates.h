@@ -10,10 +10,11 @@
  *
  * Split   of a layer's missing experts, those with the fewest rows first, the CPU gets so many that
  *         the later of both ends earliest.
- * Steps   a step of decoding rows has two ways: the GPU brings in what is missing by itself, with
- *         no look of the host, or the host looks after every router and splits.  The second is
- *         taken when the misses that are expected in a layer (a running mean over steps) make it
- *         shorter by a sixth, and left again when it is not shorter by a twentieth.
+ * Steps   a step of decoding rows has two ways: the GPU brings in what is missing by itself, and
+ *         where it can leaves the CPU its share (lane_rates_shares), with no look of the host; or
+ *         the host looks after every router and splits.  Where the GPU leaves the CPU nothing, the
+ *         second is taken when the misses that are expected in a layer (a running mean over steps)
+ *         make it shorter by a sixth, and left again when it is not shorter by a twentieth.
  *
  * Plain data.  Thread: engine.
  */
@@ -63,9 +64,16 @@ void lane_rates_enqueued(lane_rates *r, size_t n, double ns);
 size_t lane_rates_split(const lane_rates *r, lane_kind kind, const uint32_t *rows, size_t n,
                         size_t most_cpu, size_t most_bus, double busy_ns);
 
+/* The same inside a recorded step, where nobody sends records on their way: of 1, 2, .. n missing
+ * experts with a row each the CPU's, at 0, 1, ..  None where that hardly pays. */
+void lane_rates_shares(const lane_rates *r, size_t n, uint8_t *out);
+
 /* A step of n_rows decoding rows missed so many experts a layer. */
 void lane_rates_step(lane_rates *r, uint32_t n_rows, double misses);
 /* Whether the next step of n_rows takes the second way. */
 bool lane_rates_gathers(lane_rates *r, uint32_t n_rows);
+/* Whether a step of n_rows is expected to miss so much that the CPU's threads wait for their part
+ * all along. */
+bool lane_rates_is_worth(const lane_rates *r, uint32_t n_rows);
 
 #endif

@@ -66,6 +66,30 @@ __device__ __forceinline__ uint32_t load1(const void *p) {
     return __ldg((const unsigned char *)p);
 }
 
+/* Host memory that the host writes while the kernel runs.  An acquired word orders what this
+ * block reads by load16_shared after its next barrier; a released one what it wrote before. */
+__device__ __forceinline__ uint64_t load_acquired(const uint64_t *p) {
+    uint64_t v;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_released(uint64_t *p, uint64_t v) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+__device__ __forceinline__ uint4 load16_shared(const void *p) {
+    uint4 v;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ uint64_t clock_ns() {
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
 __device__ __forceinline__ float half_value(uint32_t bits) {
     return __half2float(__ushort_as_half((unsigned short)bits));
 }

@@ -5,7 +5,8 @@
  *                 as pair n_rows * n_used + row; float32 (h) or quantized (h_act), where
  *                 every 16 values have a scale of their own.
  *   experts_up_coming  the same, and meanwhile the records that are marked EXPERT_COMING are read
- *                 from host memory into their places.
+ *                 from host memory into their places, and what the host's CPU lane computes of
+ *                 pairs that are marked EXPERT_ON_LANE becomes foreign (lane.h).
  *   experts_down  out = x + sum of weight * (down h) in rank order + sigmoid(gate) * shared
  *                 Launched with programmatic serialization, experts_up must be the launch before
  *                 it: it reads places, records, experts and weights before it waits.
@@ -26,6 +27,7 @@
 #define SILICEO_KERNELS_CUDA_EXPERTS_H
 
 #include "kernels/cuda/act.h"
+#include "kernels/cuda/lane.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/weights.h"
 #include "kernels/moe_combine.h"
@@ -56,6 +58,8 @@ KERNEL_ARGS_SIZE(expert_matrix, 56);
 
 /* In an address of places: the record lies there when experts_up_coming is done. */
 #define EXPERT_COMING 1ull
+/* A turn's place: the host computes the pair, and its place in places is 0. */
+#define EXPERT_ON_LANE 2ull
 
 /* One pair's part in experts_up_coming, in the order in which they are begun. */
 typedef struct expert_turn {
@@ -89,15 +93,21 @@ typedef struct experts_up_args {
     uint32_t n_cols;      /* n_embd */
     uint32_t n_ff;        /* of a routed expert, a multiple of 32 where h_act is given */
     uint32_t n_ff_shared; /* 0: no shared expert */
-    uint32_t reserved;
+    uint32_t layer;       /* of experts_up_coming */
     /* Of experts_up_coming alone, and then not NULL: */
     const expert_turn *turns;    /* [pairs] */
     const unsigned char *source; /* [n_experts] records of the layer, host memory */
     uint64_t slot_bytes;         /* from record to record there */
     uint64_t down_offset;        /* in a record, of what follows gate and up */
     uint64_t down_bytes;
+    /* Of turns that are EXPERT_ON_LANE, else NULL: */
+    lane_box *box;
+    const float *outputs;    /* [pairs][n_cols], host memory */
+    float *foreign;          /* the same on the device */
+    struct fetch_step *step; /* experts_fetch.h */
+    uint64_t limit_ns;       /* of waiting for the host, in a step */
 } experts_up_args;
-KERNEL_ARGS_SIZE(experts_up_args, 264);
+KERNEL_ARGS_SIZE(experts_up_args, 304);
 
 /* The common case: Q4_K throughout, rows of at most EXPERTS_UP_COLS. */
 static inline int experts_up_is_common(const experts_up_args *a) {

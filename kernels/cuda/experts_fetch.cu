@@ -26,13 +26,22 @@ typedef struct fetch_plan {
     uint32_t missing[FETCH_MAX_PAIRS]; /* pairs */
     uint32_t before[FETCH_MAX_PAIRS];  /* how many of those are before this pair */
     bool misses[FETCH_MAX_PAIRS];
+    bool on_lane[FETCH_MAX_PAIRS]; /* of those that named a missing expert first */
     uint32_t candidate[WARP];
-    uint32_t number, n_victims, begin, next;
+    uint32_t shares[FETCH_MAX_PAIRS / 4]; /* the step's on_lane, in words */
+    uint32_t number, n_victims, begin, next, fills;
 } fetch_plan;
 
 DEVICE uint64_t record_address(const unsigned char *base, const experts_fetch_args &a,
                                int32_t i) {
     return (uint64_t)(uintptr_t)(base + (uint64_t)i * a.slot_bytes);
+}
+
+static_assert(FETCH_MAX_PAIRS == 4 * WARP, "a lane a word of the shares");
+
+/* Whether the running step has used the slot. */
+DEVICE bool is_used(const experts_fetch_args &a, uint32_t slot, uint32_t number) {
+    return (__ldcg(a.slot_step + slot) & ~FETCH_FILLING) == number;
 }
 
 /* Before the wait: no launch between this layer's plan and the one before it writes any of this.
@@ -48,12 +57,32 @@ DEVICE void look_ahead(const experts_fetch_args &a, fetch_plan &p) {
     const uint32_t at = __ldcg(&a.step->next);
     uint32_t slot = FETCH_NOBODY;
     if (at + i < n_victims) slot = __ldcg(a.step->victims + at + i);
-    if (slot != FETCH_NOBODY && __ldcg(a.slot_step + slot) == number) slot = FETCH_NOBODY;
+    if (slot != FETCH_NOBODY && is_used(a, slot, number)) slot = FETCH_NOBODY;
     p.ahead[i] = slot;
+    if (a.box != 0) p.shares[i] = __ldcg((const uint32_t *)a.step->on_lane + i);
     if (i != 0) return;
+    p.fills = __ldcg(&a.step->fills);
     p.number = number;
     p.n_victims = n_victims;
     p.begin = p.next = at;
+}
+
+/* Every thread learns how many are missing. */
+DEVICE uint32_t count_missing(const experts_fetch_args &a, fetch_plan &p) {
+    const uint32_t i = threadIdx.x;
+    uint32_t n = 0, before = 0;
+    __syncthreads();
+#pragma unroll 8
+    for (uint32_t k = 0; k < a.n_pairs; k++) {
+        n += p.misses[k] ? 1 : 0;
+        before += k < i && p.misses[k] ? 1 : 0;
+    }
+    if (i < a.n_pairs) {
+        p.before[i] = before;
+        if (p.misses[i]) p.missing[before] = i;
+    }
+    if (n != 0) __syncthreads();
+    return n;
 }
 
 /* Threads 0 .. n_pairs - 1, one a pair, whose experts are in the plan.  Every thread learns how many
@@ -74,20 +103,32 @@ DEVICE uint32_t look_up(const experts_fetch_args &a, fetch_plan &p) {
         p.note[i] = names ? FETCH_HIT : FETCH_REPEATED;
         p.address[i] = s >= 0 ? record_address(a.slots, a, s) : 0;
         p.misses[i] = names && s < 0;
+        p.on_lane[i] = false;
+    }
+    return count_missing(a, p);
+}
+
+/* Of n missing pairs the lane takes k that follow each other, beginning with another one in every
+ * step and layer, so that none is always left to it and never comes into a slot.  Behind the
+ * others in `missing` stands the first of the lane's.  Returns how many are left. */
+DEVICE uint32_t give_to_lane(const experts_fetch_args &a, fetch_plan &p, uint32_t n) {
+    const uint32_t i = threadIdx.x, first = (p.number + a.layer) % n;
+    const uint32_t k = p.shares[(n - 1) / 4] >> (n - 1) % 4 * 8 & 0xff;
+    const uint32_t leader = p.missing[first];
+    if (k == 0) return n;
+    if (i < a.n_pairs && p.misses[i]) {
+        const uint32_t turn = (p.before[i] + n - first) % n;
+        p.on_lane[i] = turn < k;
     }
     __syncthreads();
-    uint32_t n = 0, before = 0;
-#pragma unroll 8
-    for (uint32_t k = 0; k < a.n_pairs; k++) {
-        n += p.misses[k] ? 1 : 0;
-        before += k < i && p.misses[k] ? 1 : 0;
+    if (i < a.n_pairs && p.on_lane[i]) {
+        p.misses[i] = false;
+        p.note[i] = FETCH_ON_LANE;
     }
-    if (i < a.n_pairs) {
-        p.before[i] = before;
-        if (p.misses[i]) p.missing[before] = i;
-    }
-    if (n != 0) __syncthreads();
-    return n;
+    const uint32_t left = count_missing(a, p);
+    if (i == 0) p.missing[left] = leader;
+    __syncthreads();
+    return left;
 }
 
 DEVICE bool uses_slot(const fetch_plan &p, uint32_t n_pairs, uint32_t slot) {
@@ -97,7 +138,8 @@ DEVICE bool uses_slot(const fetch_plan &p, uint32_t n_pairs, uint32_t slot) {
     return used;
 }
 
-/* Victim `at`, or NOBODY where it may not go.  strict: not one that this step used. */
+/* Victim `at`, or NOBODY where it may not go.  strict: not one that this step used; never one that
+ * the host fills. */
 DEVICE uint32_t victim_at(const experts_fetch_args &a, const fetch_plan &p, uint32_t at,
                           bool strict) {
     uint32_t slot = FETCH_NOBODY;
@@ -105,7 +147,9 @@ DEVICE uint32_t victim_at(const experts_fetch_args &a, const fetch_plan &p, uint
         slot = p.ahead[at - p.begin];
     } else if (at < p.n_victims) {
         slot = __ldcg(a.step->victims + at);
-        if (strict && __ldcg(a.slot_step + slot) == p.number) slot = FETCH_NOBODY;
+        const uint32_t user = __ldcg(a.slot_step + slot);
+        if (user == (p.number | FETCH_FILLING) || (strict && user == p.number))
+            slot = FETCH_NOBODY;
     }
     return slot != FETCH_NOBODY && uses_slot(p, a.n_pairs, slot) ? FETCH_NOBODY : slot;
 }
@@ -141,6 +185,17 @@ DEVICE void plan_missing(const experts_fetch_args &a, fetch_plan &p, uint32_t n_
         p.note[pair] = placed ? p.slot[pair] : FETCH_STAGED;
         p.address[pair] = placed ? record_address(a.slots, a, p.slot[pair])
                                  : record_address(a.staging, a, (int32_t)(i - n_placed));
+    }
+    __syncthreads();
+}
+
+/* The lane's first expert takes a slot behind those of the n_bus others. */
+DEVICE void plan_filled(const experts_fetch_args &a, fetch_plan &p, uint32_t n_bus) {
+    const bool fills = (a.layer * 7 + p.number) % FETCH_FILLS_OF < p.fills;
+    if (!fills || place_missing(a, p, p.next, n_bus, n_bus + 1, true) == n_bus) return;
+    if (threadIdx.x == 0) {
+        const uint32_t pair = p.missing[n_bus];
+        p.note[pair] = FETCH_FILLS(p.slot[pair]);
     }
     __syncthreads();
 }
@@ -181,23 +236,40 @@ DEVICE void tell_host(const experts_fetch_args &a) {
         ((uint2 *)a.told)[i] = __ldcg(notes + i);
 }
 
+/* The lane gets what it computes with, and hears of it when all of that is there. */
+DEVICE void post_lane(const experts_fetch_args &a, const fetch_plan &p, bool has_work) {
+    if (has_work) {
+        const float4 *rows = (const float4 *)a.hidden;
+#pragma unroll 4
+        for (uint32_t i = threadIdx.x; i < a.n_hidden / 4; i += blockDim.x)
+            ((float4 *)a.lane_rows)[i] = __ldcg(rows + i);
+        for (uint32_t i = threadIdx.x; i < a.n_pairs; i += blockDim.x) {
+            const fetch_note note = {p.expert[i], p.note[i]};
+            a.lane_notes[i] = note;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) store_released(&a.box->post, LANE_WORD(p.number, a.layer + 1));
+}
+
 /* A thread a pair: the tables and the host learn what the plan did. */
 DEVICE void commit(const experts_fetch_args &a, const fetch_plan &p, uint32_t n_missing) {
     const uint32_t pair = threadIdx.x;
     if (pair < a.n_pairs) {
         const int32_t e = p.expert[pair], s = p.slot[pair], note = p.note[pair];
         const uint32_t id = a.layer * a.n_experts + (uint32_t)e, first = p.first[pair];
-        const bool coming = a.turns != 0 && p.misses[first];
+        const bool coming = a.turns != 0 && p.misses[first], fills = note < FETCH_ON_LANE;
         const uint64_t place = p.address[first] | (coming ? EXPERT_COMING : 0ull);
         a.places[pair] = place;
-        if (a.turns != 0) store_turn(a, p, n_missing, pair, place);
-        if (note >= 0) {
+        if (a.turns != 0)
+            store_turn(a, p, n_missing, pair, p.on_lane[first] ? EXPERT_ON_LANE : place);
+        if (note >= 0 || fills) {
             const uint32_t former = __ldcg(a.slot_owner + s);
             if (former != FETCH_NOBODY) a.slot_of[former] = -1;
             a.slot_owner[s] = id;
             a.slot_of[id] = s;
         }
-        if (s >= 0) a.slot_step[s] = p.number;
+        if (s >= 0) a.slot_step[s] = p.number | (fills ? FETCH_FILLING : 0u);
         const fetch_note told = {e, note};
         a.notes[a.layer * a.n_pairs + pair] = told;
     }
@@ -250,9 +322,15 @@ KERNEL(router_fetch, router_fetch_args, (FETCH_MAX_ROWS + 1) * WARP) {
         if (lane < n_used) p.expert[row * n_used + lane] = e;
     }
     const uint32_t n_missing = look_up(a.fetch, p);
+    uint32_t n_bus = n_missing;
     if (n_missing != 0) {
-        plan_missing(a.fetch, p, n_missing);
+        if (a.fetch.box != 0) n_bus = give_to_lane(a.fetch, p, n_missing);
+        plan_missing(a.fetch, p, n_bus);
+        if (n_bus != n_missing) plan_filled(a.fetch, p, n_bus);
         if (threadIdx.x == 0) a.fetch.step->next = p.next;
     }
-    commit(a.fetch, p, n_missing);
+    if (n_bus != n_missing) post_lane(a.fetch, p, true);
+    commit(a.fetch, p, n_bus);
+    if (a.fetch.box != 0 && a.fetch.told != 0 && n_bus == n_missing)
+        post_lane(a.fetch, p, false);
 }

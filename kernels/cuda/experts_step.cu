@@ -16,7 +16,7 @@
  * Oracle  float64 products on the same quantized activations, tests/kernels/cuda_expert_cases.c; the
  *         bits are those of kernels/cpu/matmul.c, tests/kernels/cuda_lane_cases.c.
  */
-#include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts_fetch.h"
 #include "kernels/cuda/wide.cuh"
 
 DEVICE matrix_view expert_view(const expert_matrix &e, uint64_t record, uint32_t n_cols) {
@@ -299,6 +299,31 @@ DEVICE void up_coming(const experts_up_args &a, uint32_t pair, uint64_t place, u
     if (blockIdx.x % 2 == 0) bring_down(a, c);
 }
 
+/* One thread waits for what the host computes.  It reads the clock beside its word, and after its
+ * limit takes what is there: the host is told. */
+DEVICE void await_lane(const experts_up_args &a) {
+    const uint32_t number = __ldcg(&a.step->number);
+    const uint64_t wanted = LANE_WORD(number, a.layer + 1), begun = clock_ns();
+    while (load_acquired(&a.box->answer) < wanted) {
+        if (__ldcg(&a.step->late) == 0 && clock_ns() - begun < a.limit_ns) continue;
+        a.step->late = 1;
+        store_released(&a.box->late, number);
+        return;
+    }
+}
+
+/* A pair's outputs from host memory, by one block. */
+DEVICE void up_on_lane(const experts_up_args &a, uint32_t pair) {
+    if (blockIdx.x != 0) return;
+    const uint64_t first = (uint64_t)pair * a.n_cols;
+    const uint4 *from = (const uint4 *)(a.outputs + first);
+    uint4 *to = (uint4 *)(a.foreign + first);
+    if (threadIdx.x == 0) await_lane(a);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < a.n_cols / 4; i += EXPERTS_UP_BLOCK)
+        to[i] = load16_shared(from + i);
+}
+
 KERNEL_FIT(experts_up_coming, experts_up_args, EXPERTS_UP_BLOCK, 3) {
     DYNAMIC_SHARED(shared);
     __shared__ float hidden[EXPERTS_UP_ROWS];
@@ -313,6 +338,7 @@ KERNEL_FIT(experts_up_coming, experts_up_args, EXPERTS_UP_BLOCK, 3) {
         p.row = p.pair / a.n_used;
     }
     if (place & EXPERT_COMING) return up_coming(a, p.pair, place, shared);
+    if (place == EXPERT_ON_LANE) return up_on_lane(a, p.pair);
     up_rows u;
     if (!rows_up(a, p, place, u)) return;
     float acc[4] = {};

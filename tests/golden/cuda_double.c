@@ -1,25 +1,147 @@
 /* cuda_double.c - a CUDA driver without a GPU: libcuda's functions over tests/kernels/cuda_emu.h.
  *
  * SILICEO_LIBCUDA=build/tests/libcuda_double.so lets every program of the project believe in
- * a card: device memory is the host's, a stream does everything at once, and a launch runs
- * the kernel's source on fibers.  What it shows is that the CUDA backend asks for the right
+ * a card: device memory is the host's, and a launch runs the kernel's source on fibers, on the
+ * card's own thread, while the host goes on.  What is enqueued on a backend's first stream, that of
+ * its kernels, is done in order; any other stream does everything at once, after the kernels
+ * where it waits for an event.  What it shows is that the CUDA backend asks for the right
  * things in a legal order; it is a thousand times slower than a card.
  *
  * A launch that Turing would refuse is refused here: a kernel's own shared memory is read from
  * the compiler's report.  With SILICEO_DOUBLE_JUDGES launches are judged alone, and do nothing.
  * SILICEO_DOUBLE_REFUSES makes calls that have to do with graphs fail, see refuses().
+ * With SILICEO_DOUBLE_DEAF it hears no answer of the CPU lane.
  * SILICEO_DOUBLE_ELAPSED_MS is the time between any two events: a large one makes a slow bus.
  * Memory comes filled with 0xff, NaN to a float.  Freed too little or twice: the program ends.
  */
+#include "kernels/cuda/experts.h"
 #include "tests/kernels/cuda_device.h"
 #include "worker/cuda_driver.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { INVALID_VALUE = 1, NO_CONTEXT = 201, NOT_FOUND = 500, CARD_BYTES_MIB = 1024 };
+
+/* What is done: a copy or a launch. */
+typedef struct deed {
+    struct deed *next;
+    bool copies;
+    void *to;
+    const void *from;
+    size_t n;
+    cuda_kernel kernel;
+    cuda_shape shape;
+    unsigned char args[1024];
+} deed;
+
+/* The card's thread: tasks in order, each a graph's list of deeds, or one of its own. */
+typedef struct task {
+    struct task *next;
+    const deed *graph;
+    deed own;
+} task;
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    task *first, **last;
+    bool runs, stops;
+} card = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+/* As if the host never answered, with nothing to wait for. */
+static void launch_deaf(const deed *d) {
+    lane_box deaf = {0};
+    experts_up_args args;
+    memcpy(&args, d->args, sizeof args);
+    lane_box *box = args.box;
+    args.box = &deaf;
+    args.limit_ns = 0;
+    kernel_device_emu.launch(d->kernel, d->shape, &args, 0);
+    if (deaf.late != 0) __atomic_store_n(&box->late, deaf.late, __ATOMIC_RELEASE);
+}
+
+static void do_task(const task *t) {
+    const bool is_deaf = getenv("SILICEO_DOUBLE_DEAF") != NULL;
+    for (const deed *d = t->graph != NULL ? t->graph : &t->own; d != NULL; d = d->next) {
+        if (d->copies)
+            memmove(d->to, d->from, d->n);
+        else if (is_deaf && d->kernel == CUDA_KERNEL_experts_up_coming)
+            launch_deaf(d);
+        else
+            kernel_device_emu.launch(d->kernel, d->shape, d->args, 0);
+    }
+}
+
+/* A task leaves the list when it is done. */
+static void *run_card(void *context) {
+    (void)context;
+    (void)pthread_mutex_lock(&card.lock);
+    while (card.first != NULL || !card.stops) {
+        task *t = card.first;
+        if (t == NULL) {
+            (void)pthread_cond_wait(&card.changed, &card.lock);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&card.lock);
+        do_task(t);
+        (void)pthread_mutex_lock(&card.lock);
+        card.first = t->next;
+        if (card.first == NULL) card.last = &card.first;
+        free(t);
+        (void)pthread_cond_broadcast(&card.changed);
+    }
+    (void)pthread_mutex_unlock(&card.lock);
+    return NULL;
+}
+
+static void enqueue(const deed *graph, const deed *own) {
+    task *t = calloc(1, sizeof *t);
+    if (t == NULL) abort();
+    t->graph = graph;
+    if (own != NULL) t->own = *own;
+    (void)pthread_mutex_lock(&card.lock);
+    if (!card.runs) {
+        card.last = &card.first;
+        card.stops = false;
+        if (pthread_create(&card.thread, NULL, run_card, NULL) != 0) abort();
+        card.runs = true;
+    }
+    *card.last = t;
+    card.last = &t->next;
+    (void)pthread_cond_broadcast(&card.changed);
+    (void)pthread_mutex_unlock(&card.lock);
+}
+
+static bool is_busy(void) {
+    (void)pthread_mutex_lock(&card.lock);
+    const bool busy = card.first != NULL;
+    (void)pthread_mutex_unlock(&card.lock);
+    return busy;
+}
+
+/* Everything that was enqueued has been done. */
+static void settle(void) {
+    (void)pthread_mutex_lock(&card.lock);
+    while (card.first != NULL)
+        (void)pthread_cond_wait(&card.changed, &card.lock);
+    (void)pthread_mutex_unlock(&card.lock);
+}
+
+static void stop_card(void) {
+    settle();
+    if (!card.runs) return;
+    (void)pthread_mutex_lock(&card.lock);
+    card.stops = true;
+    (void)pthread_cond_broadcast(&card.changed);
+    (void)pthread_mutex_unlock(&card.lock);
+    (void)pthread_join(card.thread, NULL);
+    card.runs = false;
+}
 
 static size_t bytes_taken;        /* on the card and pinned on the host */
 static size_t card_taken, pinned; /* of these, as a card counts them */
@@ -107,7 +229,9 @@ cuda_result double_cuDevicePrimaryCtxRetain(cuda_context *out, cuda_ordinal devi
 }
 cuda_result double_cuDevicePrimaryCtxRelease(cuda_ordinal device) {
     (void)device;
+    settle();
     if (--n_retained > 0) return CUDA_OK;
+    stop_card();
     if (bytes_taken == 0 && n_registered == 0) return CUDA_OK;
     (void)fprintf(stderr, "cuda_double: %zu bytes and %d ranges were not given back\n",
                   bytes_taken, n_registered);
@@ -131,6 +255,7 @@ cuda_result double_cuModuleLoadData(cuda_module *out, const void *image) {
 }
 cuda_result double_cuModuleUnload(cuda_module module) {
     (void)module;
+    settle();
     n_modules--;
     return CUDA_OK;
 }
@@ -210,17 +335,6 @@ cuda_result double_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, cuda_fu
 }
 
 /* Graphs: what a stream that captures would do is kept in a list instead. */
-typedef struct deed {
-    struct deed *next;
-    bool copies;
-    void *to;
-    const void *from;
-    size_t n;
-    cuda_kernel kernel;
-    cuda_shape shape;
-    unsigned char args[1024];
-} deed;
-
 static cuda_stream capturing; /* or NULL */
 static deed *first_deed, **last_deed = &first_deed;
 
@@ -232,8 +346,13 @@ static deed *add_deed(void) {
     return d;
 }
 
+enum { STREAMS = 4 }; /* of a backend, told apart by their order */
+static char stream_marks[STREAMS];
+static const cuda_stream of_kernels = (cuda_stream)(void *)&stream_marks[0];
+
 static void copy_or_keep(void *to, const void *from, size_t n, cuda_stream stream) {
     if (capturing == NULL || stream != capturing) {
+        if (stream == of_kernels) settle();
         memmove(to, from, n);
         return;
     }
@@ -284,6 +403,7 @@ static size_t size_of(const void *at) {
     return n;
 }
 static cuda_result give_back(void *at) {
+    settle();
     if (at == NULL) return INVALID_VALUE;
     bytes_taken -= size_of(at);
     free((unsigned char *)at - HEAD_BYTES);
@@ -338,11 +458,13 @@ cuda_result double_cuMemHostUnregister(void *at) {
     return INVALID_VALUE;
 }
 cuda_result double_cuMemcpyHtoD(cuda_pointer to, const void *from, size_t n) {
+    settle();
     memcpy(host(to), from, n);
     return CUDA_OK;
 }
 cuda_result double_cuMemcpyDtoH(void *to, cuda_pointer from, size_t n) {
     if (current == NULL) return NO_CONTEXT;
+    settle();
     memcpy(to, host(from), n);
     return CUDA_OK;
 }
@@ -367,13 +489,12 @@ cuda_result double_cuMemsetD8Async(cuda_pointer to, unsigned char value, size_t 
                                    cuda_stream stream) {
     if (current == NULL) return NO_CONTEXT;
     if (stream == capturing && capturing != NULL) return INVALID_VALUE;
+    settle();
     memset(host(to), value, n);
     return CUDA_OK;
 }
 
-/* Streams and events: everything is done when a call returns. */
-enum { STREAMS = 4 }; /* of a backend, told apart by their order */
-static char stream_marks[STREAMS], event_mark;
+static char event_mark;
 static unsigned n_streams;
 
 cuda_result double_cuStreamCreate(cuda_stream *out, unsigned flags) {
@@ -387,12 +508,18 @@ cuda_result double_cuStreamDestroy(cuda_stream stream) {
 }
 cuda_result double_cuStreamSynchronize(cuda_stream stream) {
     (void)stream;
-    return capturing != NULL ? INVALID_VALUE : CUDA_OK;
+    if (capturing != NULL) return INVALID_VALUE;
+    settle();
+    return CUDA_OK;
+}
+cuda_result double_cuStreamQuery(cuda_stream stream) {
+    (void)stream;
+    return capturing != NULL ? INVALID_VALUE : is_busy() ? CUDA_NOT_READY : CUDA_OK;
 }
 cuda_result double_cuStreamWaitEvent(cuda_stream stream, cuda_event event, unsigned flags) {
-    (void)stream;
     (void)event;
     (void)flags;
+    if (stream != of_kernels) settle();
     return CUDA_OK;
 }
 cuda_result double_cuEventCreate(cuda_event *out, unsigned flags) {
@@ -415,6 +542,7 @@ cuda_result double_cuEventQuery(cuda_event event) {
 }
 cuda_result double_cuEventSynchronize(cuda_event event) {
     (void)event;
+    settle();
     return CUDA_OK;
 }
 cuda_result double_cuEventElapsedTime(float *ms, cuda_event from, cuda_event to) {
@@ -437,14 +565,12 @@ cuda_result double_cuLaunchKernelEx(const cuda_launch_config *c, cuda_function f
     }
     if (getenv("SILICEO_DOUBLE_JUDGES") != NULL) return CUDA_OK;
     const cuda_shape shape = {c->grid[0], c->grid[1], c->grid[2], c->block[0], c->shared_bytes};
-    if (capturing == NULL || c->stream != capturing) {
-        kernel_device_emu.launch((cuda_kernel)(id - 1), shape, args[0], 0);
-        return CUDA_OK;
-    }
-    deed *d = add_deed();
-    d->kernel = (cuda_kernel)(id - 1);
-    d->shape = shape;
-    memcpy(d->args, args[0], cuda_emu_args_bytes(d->kernel));
+    deed d = {.kernel = (cuda_kernel)(id - 1), .shape = shape};
+    memcpy(d.args, args[0], cuda_emu_args_bytes(d.kernel));
+    if (capturing != NULL && c->stream == capturing)
+        *add_deed() = d;
+    else
+        enqueue(NULL, &d);
     return CUDA_OK;
 }
 
@@ -482,15 +608,11 @@ cuda_result double_cuGraphLaunch(cuda_graph_run graph, cuda_stream stream) {
     (void)stream;
     if (capturing != NULL) return INVALID_VALUE;
     if (refuses("cuGraphLaunch")) return CUDA_OUT_OF_MEMORY;
-    for (deed *d = (deed *)(void *)graph; d != NULL; d = d->next) {
-        if (d->copies)
-            memmove(d->to, d->from, d->n);
-        else
-            kernel_device_emu.launch(d->kernel, d->shape, d->args, 0);
-    }
+    enqueue((const deed *)(const void *)graph, NULL);
     return CUDA_OK;
 }
 cuda_result double_cuGraphExecDestroy(cuda_graph_run graph) {
+    settle();
     drop_deeds((deed *)(void *)graph);
     return CUDA_OK;
 }

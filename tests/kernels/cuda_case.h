@@ -268,6 +268,8 @@ double case_router(const kernel_device *device);
 /* cuda_fetch_cases.c */
 double case_experts_fetch(const kernel_device *device);
 double case_router_fetch(const kernel_device *device);
+double case_router_lane(const kernel_device *device);
+double case_lane_outputs(const kernel_device *device);
 /* cuda_mixer_cases.c */
 double case_conv1d(const kernel_device *device);
 double case_delta_step(const kernel_device *device);

@@ -32,6 +32,8 @@ const cuda_case cuda_cases[] = {
     {"experts, a step on the CPU lane", case_experts_lane, 0},
     {"experts_fetch", case_experts_fetch, 0},
     {"router_fetch", case_router_fetch, 0},
+    {"router_fetch, some on the CPU lane", case_router_lane, 0},
+    {"outputs of the CPU lane", case_lane_outputs, 0},
     {"experts, grouped", case_experts_grouped, 1e-5},
     {"moe_combine", case_combine, 1e-6},
     {"router logits", case_router_logits, 1e-6},

@@ -15,6 +15,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <sched.h>
 #include <ucontext.h>
 
 #define CUDA_EMU 1
@@ -293,6 +295,23 @@ static inline uint32_t load2(const void *p) {
 }
 static inline uint32_t load1(const void *p) {
     return emu_load<uint8_t>(p);
+}
+
+/* Words that another thread of the program writes meanwhile; who waits for one lets it run. */
+static inline uint64_t load_acquired(const uint64_t *p) {
+    sched_yield();
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+static inline void store_released(uint64_t *p, uint64_t v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+static inline uint4 load16_shared(const void *p) {
+    return emu_load<uint4>(p);
+}
+static inline uint64_t clock_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 enum { EMU_SHARED = 64 * 1024 };

@@ -137,6 +137,37 @@ static void a_slow_bus_makes_one_sequence_split(void **state) {
     }
 }
 
+/* The later of both ends is as early as can be, and a gain that hardly shows is left alone. */
+static void the_share_of_a_recorded_step_ends_as_early_as_can_be(void **state) {
+    (void)state;
+    enum { N = 128 };
+    uint8_t shares[N];
+    lane_rates r = rates_of(36e3);
+    for (size_t i = 0; i < 200; i++)
+        lane_rates_add(&r, LANE_STEPS, 1 + i % 8, 1 + i % 8, 20e3 + (double)(1 + i % 8) * 22e3);
+    lane_rates_shares(&r, N, shares);
+    assert_int_equal(shares[0], 0); /* 47 us and more beside 36 */
+    assert_int_equal(shares[1], 1);
+    const double each = lane_rates_cost_ns(&r, LANE_STEPS, 1);
+    for (size_t n = 1; n < N; n++) {
+        const double cpu = 25e3 + shares[n] * each, bus = (double)(n + 1 - shares[n]) * 36e3;
+        assert_true(shares[n] >= shares[n - 1] && shares[n] <= n);
+        assert_true(fmax(cpu, bus) <= fmax(cpu + each, bus - 36e3) + 2e3);
+        assert_true(fmax(cpu, bus) <= fmax(cpu - each, bus + 36e3) + 2e3);
+    }
+}
+
+static void threads_stay_awake_where_enough_is_missing(void **state) {
+    (void)state;
+    lane_rates r = rates_of(36e3);
+    assert_false(lane_rates_is_worth(&r, 1)); /* nothing is known */
+    lane_rates_step(&r, 1, 0.4);
+    assert_false(lane_rates_is_worth(&r, 1));
+    assert_true(lane_rates_is_worth(&r, 2));
+    lane_rates_step(&r, 1, 2.4);
+    assert_true(lane_rates_is_worth(&r, 1));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cost_of_an_expert_is_learnt_by_its_rows),
@@ -146,6 +177,8 @@ int main(void) {
         cmocka_unit_test(limits_of_the_split_are_kept),
         cmocka_unit_test(steps_with_many_misses_are_split_and_stay_so),
         cmocka_unit_test(a_slow_bus_makes_one_sequence_split),
+        cmocka_unit_test(the_share_of_a_recorded_step_ends_as_early_as_can_be),
+        cmocka_unit_test(threads_stay_awake_where_enough_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

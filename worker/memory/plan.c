@@ -1,5 +1,6 @@
 #include "worker/memory/plan.h"
 
+#include "kernels/cuda/lane.h"
 #include "kernels/matmul.h"
 #include "worker/backend.h"
 #include "worker/memory/cuda_layout.h"
@@ -523,7 +524,7 @@ static void add_cuda_lines(memory_plan *plan, const model_config *c, const model
 static void add_lane_line(memory_plan *plan, const model_config *c, const plan_request *r) {
     if (!r->has_lane || plan->n_slots >= plan->n_experts_total) return;
     uint64_t rows = plan->max_rows, pairs = rows * c->n_experts_used;
-    uint64_t pinned = (rows + pairs) * c->n_embd * sizeof(float);
+    uint64_t pinned = (rows + pairs) * c->n_embd * sizeof(float) + sizeof(lane_box);
     uint64_t own = rows * 2 * act_row_bytes(ACT_Q8_16_PAIRS, c->n_embd) +
                    pairs * 2 *
                        (c->n_ff_expert * sizeof(float) +
