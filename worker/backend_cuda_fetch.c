@@ -144,18 +144,27 @@ static size_t list_distinct(const fetch_note *notes, size_t n, int32_t *experts,
     return n_distinct;
 }
 
+/* The slot that a pair's expert came to over the bus, or that the host has filled; negative: none. */
+static int32_t slot_taken(const fetch_note *note, bool filled) {
+    if (!filled) return note->slot;
+    return note->slot < FETCH_ON_LANE ? FETCH_FILLS(note->slot) : FETCH_HIT;
+}
+
+/* In the order in which the GPU took the victims, that of the pairs and then what is filled: the
+ * clock's hand goes on to each, and would go round and halve every counter to a former one. */
 static void settle_layer(backend_cuda *b, uint32_t layer, size_t n) {
     cuda_experts *x = &b->experts;
     const fetch_note *notes = x->notes + layer * n;
     size_t bytes = layer_expert_bytes(&b->weights->layers[layer]);
     x->n_active = list_distinct(notes, n, x->active, x->counts);
     expert_cache_layer(x->cache, layer, x->active, x->n_active, x->counts, x->slots);
-    for (size_t i = 0; i < n; i++) {
-        int32_t slot = notes[i].slot;
-        if (slot == FETCH_HIT || slot == FETCH_REPEATED || slot == FETCH_ON_LANE) continue;
-        x->bytes_moved += bytes;
-        if (slot < FETCH_ON_LANE) slot = FETCH_FILLS(slot);
-        if (slot >= 0) expert_cache_place(x->cache, (uint32_t)notes[i].expert, (uint32_t)slot);
+    for (int filled = 0; filled < 2; filled++) {
+        for (size_t i = 0; i < n; i++) {
+            const int32_t slot = slot_taken(&notes[i], filled == 1);
+            if (slot >= 0 || (slot == FETCH_STAGED && !filled)) x->bytes_moved += bytes;
+            if (slot < 0) continue;
+            expert_cache_place(x->cache, (uint32_t)notes[i].expert, (uint32_t)slot);
+        }
     }
 }
 

@@ -20,10 +20,10 @@ static const double LOOK_NS = 60e3;
 /* The second way is begun below this share of the first one's time, and left above that. */
 static const double BEGIN_SHARE = 0.85, LEAVE_SHARE = 0.95;
 /* Inside a recorded step words, rows and outputs cross the bus, which nobody sees on the clock. */
-static const double CROSSING_NS = 5e3;
+static const double CROSSING_NS = 8e3;
 /* The CPU takes its share of a recorded step's layer below this part of what the bus needs: what it
  * takes comes into slots later, and over the same bus. */
-static const double PAYING_SHARE = 0.8;
+static const double PAYING_SHARE = 0.9;
 /* Misses of a layer from which on all threads stay awake for them. */
 static const double LEAST_MISSES = 0.5;
 /* The host's calls for a record, before any is measured. */
