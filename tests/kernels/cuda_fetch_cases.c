@@ -125,6 +125,27 @@ static bool tells_lane(const fetching *f, uint32_t layer, const fetch_note *note
            memcmp(get(f->lane_rows), f->hidden->host, f->hidden->bytes) == 0;
 }
 
+static uint32_t victim_of(const fetching *f, uint32_t slot) {
+    const fetch_step *step = f->step->host;
+    uint32_t i = 0;
+    while (i < step->n_victims && step->victims[i] != slot)
+        i++;
+    return i;
+}
+
+/* What is filled takes a victim behind those of the layer's others, so that the cache is told of it
+ * last: its clock's hand never has to go back. */
+static bool follow_fill(fetching *f, uint32_t layer, const fetch_note *notes, int pair) {
+    const uint32_t expert = (uint32_t)notes[pair].expert;
+    const uint32_t slot = fill(f, layer * EXPERTS + expert, notes[pair].slot);
+    for (int i = 0; i < PAIRS; i++) {
+        if (notes[i].slot < 0) continue;
+        if (victim_of(f, (uint32_t)notes[i].slot) >= victim_of(f, slot)) return false;
+    }
+    expert_cache_place(f->cache, expert, slot);
+    return true;
+}
+
 /* The cache follows the notes; every slot and address is what it says. */
 static bool follow(fetching *f, uint32_t layer, const int32_t *chosen, bool coming) {
     const fetch_note *notes = (const fetch_note *)(const void *)get(f->notes) + layer * PAIRS;
@@ -132,6 +153,7 @@ static bool follow(fetching *f, uint32_t layer, const int32_t *chosen, bool comi
     int32_t distinct[PAIRS], slots[PAIRS];
     size_t n = 0;
     uint32_t n_placed = 0, n_missing = 0, n_on_lane = 0;
+    int filled = -1; /* a pair */
     if (coming && !bring(f, layer, chosen, notes, places)) return false;
     for (int i = 0; i < PAIRS; i++) {
         if (notes[i].expert != chosen[i]) return false;
@@ -139,7 +161,7 @@ static bool follow(fetching *f, uint32_t layer, const int32_t *chosen, bool comi
     }
     expert_cache_layer(f->cache, layer, distinct, n, NULL, slots);
     for (int i = 0, d = 0; i < PAIRS; i++) {
-        uint32_t id = layer * EXPERTS + (uint32_t)chosen[i], slot = (uint32_t)notes[i].slot;
+        uint32_t id = layer * EXPERTS + (uint32_t)chosen[i];
         if (is_on_lane(notes, (uint32_t)i) ? places[i] != 0 : !holds(f, places[i], id))
             return false;
         if (notes[i].slot == FETCH_REPEATED) continue;
@@ -147,14 +169,12 @@ static bool follow(fetching *f, uint32_t layer, const int32_t *chosen, bool comi
         if (hit != (notes[i].slot == FETCH_HIT)) return false;
         n_missing += !hit;
         n_on_lane += notes[i].slot <= FETCH_ON_LANE;
-        if (notes[i].slot < FETCH_ON_LANE)
-            slot = fill(f, id, notes[i].slot);
-        else if (notes[i].slot < 0)
-            continue;
-        else
-            n_placed++;
-        expert_cache_place(f->cache, (uint32_t)chosen[i], slot);
+        if (notes[i].slot < FETCH_ON_LANE) filled = i;
+        if (notes[i].slot < 0) continue;
+        n_placed++;
+        expert_cache_place(f->cache, (uint32_t)chosen[i], (uint32_t)notes[i].slot);
     }
+    if (filled >= 0 && !follow_fill(f, layer, notes, filled)) return false;
     if (!tells_lane(f, layer, notes, n_missing, n_on_lane)) return false;
     n_missing -= n_on_lane;
     if (n_placed > CAP && n_placed != n_missing - f->n_staging) return false;
