@@ -194,7 +194,7 @@ run_profile() {
     done
 }
 run_correct() {
-    for t in test_cuda_backend test_verify_rows test_models_golden test_demo_golden test_quant test_head_order test_company test_chunks test_kv_types test_cuda_draft test_cuda_mtp test_cuda_warm test_prefix_engine test_prefix_ahead; do
+    for t in test_cuda_backend test_verify_rows test_models_golden test_demo_golden test_quant test_head_order test_company test_chunks test_kv_types test_cuda_draft test_cuda_lane test_cuda_mtp test_cuda_warm test_prefix_engine test_prefix_ahead; do
         [ -x "$(echo "$programs"/tests/*/"$t")" ] && test_case "$t"
     done
     f32="--activations f32 --kv f32"
