@@ -9,7 +9,8 @@
  *
  * A launch that Turing would refuse is refused here: a kernel's own shared memory is read from
  * the compiler's report.  With SILICEO_DOUBLE_JUDGES launches are judged alone, and do nothing.
- * SILICEO_DOUBLE_REFUSES makes calls that have to do with graphs fail, see refuses().
+ * SILICEO_DOUBLE_REFUSES makes calls that have to do with graphs, and copies to the host, fail, see
+ * refuses().
  * With SILICEO_DOUBLE_DEAF it hears no answer of the CPU lane.
  * SILICEO_DOUBLE_ELAPSED_MS is the time between any two events: a large one makes a slow bus.
  * Memory comes filled with 0xff, NaN to a float.  Freed too little or twice: the program ends.
@@ -476,6 +477,7 @@ cuda_result double_cuMemcpyHtoDAsync(cuda_pointer to, const void *from, size_t n
 }
 cuda_result double_cuMemcpyDtoHAsync(void *to, cuda_pointer from, size_t n,
                                      cuda_stream stream) {
+    if (refuses("cuMemcpyDtoHAsync")) return CUDA_OUT_OF_MEMORY;
     copy_or_keep(to, host(from), n, stream);
     return CUDA_OK;
 }

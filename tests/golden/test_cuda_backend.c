@@ -188,6 +188,42 @@ static void slices_and_steps_between_them_change_no_bit(void **state) {
     }
 }
 
+/* What came ahead for a layer in a step that failed there is of no use to a slice that begins with that
+ * layer: steps between have had the staging. */
+static void what_a_failed_step_left_is_not_used(void **state) {
+    (void)state;
+    if (on_a_card()) skip(); /* nothing fails there when it is told to */
+    model_params p = params_of(BACKEND_CUDA, ACTIVATIONS_INT8, few_slots(), 1);
+    p.n_states = 2;
+    p.n_pages = 4;
+    p.pin_experts = true;
+    run r;
+    error err = {0};
+    run_open(&r, slots_path(), &p);
+    size_t n = r.config->n_vocab;
+    float *expected = new_logits(&r, N_IDS), *got = new_logits(&r, N_IDS);
+    float *rows = calloc((size_t)N_IDS * r.config->n_embd, sizeof *rows);
+    assert_non_null(rows);
+    run_tokens(&r, 0, 0, ids, N_IDS, N_IDS, expected);
+    run_tokens(&r, 1, 0, ids, 2, 2, got);
+    model_state_clear(r.m, 0);
+    const model_segment prompt = run_segment(&r, 0, 0, ids, N_IDS);
+    const model_slice first = {0, 1, rows}, second = {1, 2, rows};
+    assert_int_equal(model_step_slice(r.m, &prompt, &first, got, &err), STATUS_OK);
+    assert_int_equal(setenv("SILICEO_DOUBLE_REFUSES", "cuMemcpyDtoHAsync:2", 1), 0);
+    const model_segment fails = run_segment(&r, 1, 2, ids, N_IDS);
+    assert_int_not_equal(model_step(r.m, &fails, 1, got, &err), STATUS_OK);
+    assert_int_equal(unsetenv("SILICEO_DOUBLE_REFUSES"), 0);
+    for (int i = 0; i < 3; i++)
+        run_tokens(&r, 1, 2 + i, ids + i, 1, 1, got);
+    assert_int_equal(model_step_slice(r.m, &prompt, &second, got, &err), STATUS_OK);
+    assert_memory_equal(got, expected, N_IDS * n * sizeof *got);
+    free(rows);
+    free(got);
+    free(expected);
+    run_close(&r);
+}
+
 /* Forgotten slots hold NaN until they are filled again, by waves, the host or the GPU. */
 static void forgotten_slots_are_never_read(void **state) {
     (void)state;
@@ -598,6 +634,7 @@ int main(void) {
         cmocka_unit_test(small_pages_are_read_as_the_cpu_reads_them),
         cmocka_unit_test(slots_change_no_bit),
         cmocka_unit_test(slices_and_steps_between_them_change_no_bit),
+        cmocka_unit_test(what_a_failed_step_left_is_not_used),
         cmocka_unit_test(the_largest_logit_is_found_where_it_is_with_graphs_and_without),
         cmocka_unit_test(forgotten_slots_are_never_read),
         cmocka_unit_test(hidden_rows_are_those_that_the_head_reads),
