@@ -20,6 +20,7 @@
 #include "kernels/cuda/experts.h"
 #include "worker/backend_cpu.h"
 #include "worker/lane_rates.h"
+#include "worker/lane_trial.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,9 @@ struct cuda_lane {
     size_t n_pairs;         /* that it computed for the running layer */
     uint64_t n_computed;    /* experts, since it was opened */
     uint64_t lookups, hits; /* of the cache before the running step */
+    lane_trial trial;
+    bool is_tried; /* the running step could use the lane, and does or not as the trial says */
+    uint64_t begun_ns; /* the running step */
 };
 
 /* Of prompts: what matmul_q8 has. */
@@ -151,6 +155,7 @@ status cuda_lane_open(cuda_lane **out, backend_cuda *b, error *err) {
     lane->in_steps = takes_steps(b);
     lane_rates_init(&lane->rates, lane->cpu.n_threads, b->experts.ship_ns,
                     (double)(c->n_embd * sizeof(float)) / (double)b->layout.slot_bytes);
+    lane_trial_init(&lane->trial);
     lane->max_pairs = rows * c->n_experts_used;
     status rc = cpu_work_init(&lane->cpu, err);
     if (rc != STATUS_OK) return rc;
@@ -213,9 +218,19 @@ void cuda_lane_begin_step(backend_cuda *b) {
     if (lane == NULL) return;
     cuda_box_learn(b);
     cuda_await_filled(b, b->experts.filling_layer); /* whoever reads it in this step */
+    lane->is_tried = false;
+    lane->begun_ns = clock_monotonic_ns();
     if (!decodes_alone(b)) return;
     read_counts(b, &lane->lookups, &lane->hits);
     (void)lane_rates_gathers(&lane->rates, b->spans[0].n_rows);
+}
+
+static void note_trial(backend_cuda *b) {
+    cuda_lane *lane = b->experts.lane;
+    const uint32_t n_rows = b->spans[0].n_rows;
+    if (!lane_trial_add(&lane->trial, n_rows, clock_monotonic_ns() - lane->begun_ns)) return;
+    const char *steps = lane_trial_uses(&lane->trial, n_rows) ? "yes" : "no";
+    log_info("cpu-lane", "steps=%s rows=%u reason=\"they are quicker\"", steps, n_rows);
 }
 
 void cuda_lane_end_step(backend_cuda *b) {
@@ -226,12 +241,21 @@ void cuda_lane_end_step(backend_cuda *b) {
     if (lookups == lane->lookups) return; /* a trial, of which nothing is counted */
     double misses = (double)(lookups - lane->lookups) - (double)(hits - lane->hits);
     lane_rates_step(&lane->rates, b->spans[0].n_rows, misses / b->config->n_layers);
+    if (lane->is_tried) note_trial(b);
+}
+
+/* A step that could use the lane does as the trial says. */
+static bool ask_trial(const backend_cuda *b) {
+    cuda_lane *lane = b->experts.lane;
+    lane->is_tried = true;
+    return lane_trial_uses(&lane->trial, b->spans[0].n_rows);
 }
 
 bool cuda_lane_pays(const backend_cuda *b) {
     const cuda_lane *lane = b->experts.lane;
     if (!cuda_lane_in_steps(b) || cuda_box_fits(b)) return false;
-    return b->params.lane == CPU_LANE_ALL || b->experts.all == NULL || lane->rates.gathers;
+    if (b->params.lane == CPU_LANE_ALL || b->experts.all == NULL) return true;
+    return lane->rates.gathers && ask_trial(b);
 }
 
 static void do_nothing(void *context, size_t chunk, uint32_t worker) {
@@ -258,7 +282,9 @@ bool cuda_lane_shares(const backend_cuda *b, size_t n, uint8_t *out) {
     if (b->params.lane == CPU_LANE_ALL) return true;
     if (!lane_rates_is_worth(&lane->rates, b->spans[0].n_rows)) return false;
     lane_rates_shares(&lane->rates, n, out);
-    return out[n - 1] > 0;
+    if (out[n - 1] > 0 && ask_trial(b)) return true;
+    memset(out, 0, n);
+    return false;
 }
 
 bool cuda_lane_takes_any(const backend_cuda *b) {

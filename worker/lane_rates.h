@@ -14,7 +14,8 @@
  *         where it can leaves the CPU its share (lane_rates_shares), with no look of the host; or
  *         the host looks after every router and splits.  Where the GPU leaves the CPU nothing, the
  *         second is taken when the misses that are expected in a layer (a running mean over steps)
- *         make it shorter by a sixth, and left again when it is not shorter by a twentieth.
+ *         make it shorter by a sixth, and left again when it is not shorter by a twentieth.  Whether
+ *         the lane pays at all is then seen by trying (lane_trial.h).
  *
  * Plain data.  Thread: engine.
  */

@@ -104,6 +104,33 @@ static void no_bit_tells_who_computed_an_expert_of_a_step(void **state) {
     free(alone);
 }
 
+/* Behind the 64th step with the lane some go without, to see which are quicker (lane_trial.h). */
+static void some_steps_try_to_do_without_the_lane(void **state) {
+    (void)state;
+    enum { STRETCH = 64, TRIED = 3 };
+    if (on_a_card()) skip(); /* its bus may be fast */
+    const model_params p = params_of(CPU_LANE_ON, true);
+    run r;
+    open_slow(&r, &p);
+    float *logits = new_logits(&r, 1);
+    uint64_t before = 0, last = 0;
+    uint32_t n_without = 0;
+    for (uint32_t at = 0; at < STRETCH + 8 + TRIED; at++) {
+        model_stats stats = {0};
+        run_tokens(&r, 0, at, &ids[at % PROMPT], 1, 1, logits);
+        model_read_stats(r.m, &stats);
+        if (at < STRETCH)
+            before = stats.lane_experts;
+        else
+            n_without += stats.lane_experts == last;
+        last = stats.lane_experts;
+    }
+    assert_true(before > STRETCH);
+    assert_in_range(n_without, TRIED, 8 + TRIED); /* steps that are recorded do not count */
+    free(logits);
+    close_slow(&r);
+}
+
 /* Of plain launches and of a graph, which the second step makes: the next step has the bits of one
  * that nothing happened before. */
 static void a_lane_that_does_not_answer_fails_its_step_alone(void **state) {
@@ -153,6 +180,7 @@ static int remove_model(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_bit_tells_who_computed_an_expert_of_a_step),
+        cmocka_unit_test(some_steps_try_to_do_without_the_lane),
         cmocka_unit_test(a_lane_that_does_not_answer_fails_its_step_alone),
     };
     return cmocka_run_group_tests(tests, set_up, remove_model);
