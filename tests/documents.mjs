@@ -115,7 +115,9 @@ const said = [
     ['constrained', 'A schema costs # to # %', (f) => range(pick(f, '_slower_percent'))],
     ['embeddings', 'a vector takes # ms, 64 in one request #', (f) => [f.inputs_1_p50_ms, f.inputs_64_p50_ms]],
     ['speculate-cpu', 'Guessed tokens bring # times the speed', (f) => [f.counted_auto_speed_up]],
-    ['speculate-cpu', 'repeats what was said, # to code, nothing to prose, and noise costs # %', (f) => [f.code_auto_speed_up, 100 * (1 - f.noise_auto_speed_up)]],
+    ['speculate-cpu', 'repeats what was said (# on two threads), # to code, nothing to prose, and cost nothing where they come to nothing: # on noise', (f) => [f.counted_auto_speed_up_2t, f.code_auto_speed_up, f.noise_auto_speed_up]],
+    ['h200-35b-draft', 'loses is soon left alone: # to # of the speed alone', (f) => range([f, of('h200-9b-draft')].flatMap((g) => [0, 12, 24].map((n) => g[`draft${n}_decode_tok_per_s`] / g.alone_decode_tok_per_s)))],
+    ['h200-lane', 'decode #, #, # and # tok/s on four machines of the kind, without it #, #, # and #', (f) => ['on', 'prompts'].flatMap((lane) => ['0c5aaaf', 'af566ec', '91d3841', 'cd48e73'].map((c) => f[`${c}_2070_${lane}_tok_per_s`]))],
     ['probes-demo', 'Seven questions with known answers: # right', (f) => [f.right]],
 ];
 const text = readme.replace(/\s+/g, ' ');
