@@ -138,8 +138,8 @@ static status cuda_begin(backend *base, const batch *step, error *err) {
     b->failed = STATUS_OK;
     b->mode = MODE_PLAIN;
     enter(b);
-    b->experts.n_ahead =
-        0; /* a step that failed may have left some, and others had the staging since */
+    /* A step that failed may have left some, and others had the staging since. */
+    b->experts.n_ahead = 0;
     cut_spans(b);
     cuda_lane_begin_step(b);
     cuda_fetch_begin(b, cuda_picture(b, b->layout.work.fetch));

@@ -8,10 +8,8 @@ enum {
     MEAN_OF = 12,
     TABLE_MEAN_OF = 5,
     TRIED_AS = 2,
-    CHECKED =
-        4, /* steps without guesses after which those with them are no longer of just now */
-    AGES =
-        4 /* steps with guesses after which one without that was seen before counts no more */
+    CHECKED = 4, /* steps without guesses; then those with them are no longer of just now */
+    AGES = 4     /* steps with guesses; then one without that was seen before counts no more */
 };
 
 /* Between those seen a line, beyond them the mean slope; fewer rows never cost more, nor do rows
