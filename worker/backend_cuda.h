@@ -323,7 +323,7 @@ bool cuda_lane_in_steps(const backend_cuda *b);
 /* The lane's threads stay awake, or no more. */
 void cuda_lane_hold(backend_cuda *b, bool held);
 /* Of 1, 2, .. n experts that a layer of the running step misses the lane's, at 0, 1, .., where the
- * step is recorded; false: none. */
+ * step is recorded; false: none, whatever out has. */
 bool cuda_lane_shares(const backend_cuda *b, size_t n, uint8_t *out);
 /* Mark what the notes of a layer's n pairs leave to the lane. */
 void cuda_lane_mark(backend_cuda *b, const fetch_note *notes, size_t n);

@@ -64,10 +64,10 @@ static bool driver_may_wait(backend_cuda *b) {
 void cuda_box_begin(backend_cuda *b, fetch_step *step) {
     cuda_experts *x = &b->experts;
     const size_t n = (size_t)b->spans[0].n_rows * b->config->n_experts_used;
-    memset(step->on_lane, 0, sizeof step->on_lane);
     step->fills = step->late = 0;
     x->serves =
         cuda_box_fits(b) && !driver_may_wait(b) && cuda_lane_shares(b, n, step->on_lane);
+    if (!x->serves) memset(step->on_lane, 0, sizeof step->on_lane);
     if (x->box == NULL) return;
     x->served = 0;
     x->box->late = 0;

@@ -276,15 +276,14 @@ void cuda_lane_hold(backend_cuda *b, bool held) {
 
 bool cuda_lane_shares(const backend_cuda *b, size_t n, uint8_t *out) {
     const cuda_lane *lane = b->experts.lane;
-    memset(out, 0, n);
-    for (size_t i = 0; b->params.lane == CPU_LANE_ALL && i < n; i++)
-        out[i] = (uint8_t)(i + 1);
-    if (b->params.lane == CPU_LANE_ALL) return true;
+    if (b->params.lane == CPU_LANE_ALL) {
+        for (size_t i = 0; i < n; i++)
+            out[i] = (uint8_t)(i + 1);
+        return true;
+    }
     if (!lane_rates_is_worth(&lane->rates, b->spans[0].n_rows)) return false;
     lane_rates_shares(&lane->rates, n, out);
-    if (out[n - 1] > 0 && ask_trial(b)) return true;
-    memset(out, 0, n);
-    return false;
+    return out[n - 1] > 0 && ask_trial(b);
 }
 
 bool cuda_lane_takes_any(const backend_cuda *b) {

@@ -15,6 +15,7 @@ enum {
     MEASURE_ROUNDS = 4,
     MEASURE_AGAIN = 3, /* steps of as many rows, one after the other; the last counts */
     MEASURE_MS = 250,
+    MEASURE_IDS = 512,
     LONG_MS = 10,
     BLOCK_ROWS = 256,
     CUDA_GUESSES = 4, /* where nobody says how many: a state each, in VRAM */
@@ -192,19 +193,15 @@ uint64_t engine_cost_ns(const engine *e) {
     return e->params.backend == BACKEND_CPU ? clock_thread_ns() : clock_monotonic_ns();
 }
 
-/* A step of so many rows, of other tokens each time: of text, too, a step's experts are mostly
- * others than those of the step before.  Nobody owns a page or a state now, and slots of experts
- * stay as they are (model_set_trial()). */
-static status try_rows(engine *e, uint32_t n_rows, uint32_t n_before, uint64_t *took_ns,
+/* A step of so many rows.  Nobody owns a page or a state now, and slots of experts stay as they are
+ * (model_set_trial()). */
+static status try_rows(engine *e, const int32_t *tokens, uint32_t n_rows, uint64_t *took_ns,
                        error *err) {
     static const uint32_t page = 0;
-    int32_t tokens[1 + SPECULATE_MAX_DEPTH];
     uint32_t states[1 + SPECULATE_MAX_DEPTH];
     bool remembers = e->plan.n_remembered > 0;
-    for (uint32_t i = 0; i < n_rows; i++) {
-        tokens[i] = (int32_t)((n_before + i) * 7919u % e->context.n_vocab);
+    for (uint32_t i = 0; i < n_rows; i++)
         states[i] = i + remembers;
-    }
     const model_segment s = {.tokens = tokens,
                              .n_tokens = n_rows,
                              .pages = &page,
@@ -221,11 +218,14 @@ static status try_rows(engine *e, uint32_t n_rows, uint32_t n_before, uint64_t *
 
 /* What rows cost beside each other, as long as it takes no more time than MEASURE_MS.  A step is
  * to find in the caches what one of as many rows left there, as in an answer; where it takes long
- * nothing of that stays. */
+ * nothing of that stays.  The tokens are others each time: of text, too, a step's experts are mostly
+ * others than those of the step before. */
 static status measure_rows(engine *e, error *err) {
     static const uint32_t tried[] = {1, 2, 3, 4, 5, 6, 8, 9, 12, 17, 25, 40, 64};
     uint64_t spent_ns = 0, took_ns = 0;
-    uint32_t most = 1 + e->plan.n_guesses, n_before = 0;
+    uint32_t most = 1 + e->plan.n_guesses, at = 0;
+    int32_t ids[MEASURE_IDS];
+    engine_fill_ids(ids, MEASURE_IDS, e->context.n_vocab);
     model_state_clear(e->model, 0);
     for (int round = 0; round < MEASURE_ROUNDS; round++) {
         for (size_t i = 0; i < sizeof tried / sizeof tried[0] && tried[i] <= most; i++) {
@@ -233,9 +233,10 @@ static status measure_rows(engine *e, error *err) {
             bool some = round > 0 || rows > 3;
             if (some && spent_ns > (uint64_t)MEASURE_MS * 1000000u) return STATUS_OK;
             for (int again = 0; again < MEASURE_AGAIN; again++) {
-                status rc = try_rows(e, rows, n_before, &took_ns, err);
+                if (at + rows > MEASURE_IDS) at = 0;
+                status rc = try_rows(e, ids + at, rows, &took_ns, err);
                 if (rc != STATUS_OK) return rc;
-                n_before += rows;
+                at += rows;
                 spent_ns += took_ns;
                 if (took_ns > (uint64_t)LONG_MS * 1000000u) break;
             }
